@@ -1,0 +1,44 @@
+# The two commands of the README are `make demo` and `make test`; each makes its own environment.
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+export HF_HUB_OFFLINE := 1
+export OMP_WAIT_POLICY := PASSIVE
+
+.PHONY: demo test lint types unit install benchmarks soak clean
+
+install: $(VENV)/ready
+
+# torch comes first and by its exact version: a range would bring the CUDA build
+$(VENV)/ready: pyproject.toml constraints.txt
+	$(PYTHON) -m venv $(VENV)
+	$(BIN)/pip install --quiet $(shell sed -n 's/^torch==/torch==/p' constraints.txt)
+	$(BIN)/pip install --quiet --constraint constraints.txt --editable '.[dev]'
+	touch $@
+
+demo: install
+	$(BIN)/uharness submit no_op retrain random_label dpo max_entropy grad_ascent grad_diff --board bma-mini
+	$(BIN)/uharness site build
+
+test: lint types unit
+
+lint: install
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+
+types: install
+	$(BIN)/pyright
+
+unit: install
+	$(BIN)/pytest -q
+
+benchmarks: install
+	for f in benchmarks/*.py; do echo "== $$f"; $(BIN)/python $$f || exit 1; done
+
+# minutes to an hour: rebuilds every built-in model from nothing and checks it
+soak: install
+	$(BIN)/uharness mini build --out build/mini/bma
+	$(BIN)/uharness mini check --folder build/mini/bma
+
+clean:
+	rm -rf $(VENV) build runs

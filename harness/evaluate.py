@@ -1,0 +1,165 @@
+"""`uharness evaluate`: score a checkpoint that somebody already has. Nothing is trained, nothing is recorded."""
+
+from __future__ import annotations
+
+import datetime
+import math
+import os
+import shutil
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from harness import models, preflight, stages
+from harness.answers import answers_of, read
+from harness.errors import InputError, ReferenceError_, RunError, near
+from harness.preflight import Ready
+from harness.runs import RunSpec, cut_case, cut_probes, read_json
+from harness.scores import invalid, score_json, texts
+from harness.stages import Session
+from harness.supervise import Limits, run_stage
+from harness.types import Answers, Board, Budget, Probe, Score, Template
+
+FORMAT = 1
+
+
+def ad_hoc_board(task: str, split: str, data_dir: str, template: Template, max_length: int, dtype: str) -> Board:
+    """A board for `--task T --split S --data-dir D`: only what scoring needs."""
+    ref = {"name": task, "split": split, "data": data_dir}
+    return Board.model_validate({
+        "name": "adhoc", "task": ref, "models": {"target": "-"}, "budget": Budget(updates=1), "seeds": (0,),
+        "columns": ("cost.updates",), "rank_by": "cost.updates", "template": template, "max_length": max_length,
+        "dtype": dtype,
+    })  # fmt: skip
+
+
+def evaluate(
+    session: Session, ready: Ready, model: str, *, case: str = "", seed: int | None = None, reference: str = ""
+) -> dict[str, Any]:
+    """Scores and rows of one model, in the shape of `--json`.
+
+    Args:
+        session: see `stages.Session`; its `limit` cuts every set.
+        ready: the checked board.
+        model: a folder, a hub id, or `mini:NAME`.
+        case: needed when the board has several.
+        seed: the board's first one by default.
+        reference: a model that was made without the forget rows, or a run whose answers are there; the board's own
+            retain model by default.
+    """
+    path = models.resolve(model, session.workspace.roots)
+    models.check(path, needs_tokenizer=models.model_type(path) != models.OWN_TYPE)
+    case, seed = _case_of(ready, case), seed if seed is not None else ready.board.seeds[0]
+    spec = _spec(session, ready, path, case, seed)
+    folders = _references(session, ready, spec, reference)
+    folder = session.workspace.build / "evaluations" / f"{spec.run_id}-{os.getpid()}"
+    try:
+        spec.write(folder)
+        session.progress(f"{model}: answer", None)
+        outcome = run_stage("harness.worker:answer", folder, limits=Limits(hang_s=math.inf))
+        if not outcome.ok:
+            raise RunError(f"the model gave no answers: {outcome.why}")
+        return _report(session, ready, spec, folder, folders)
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+def _case_of(ready: Ready, case: str) -> str:
+    cases = list(ready.cases())
+    if case and case not in cases:
+        raise InputError(f"no case {case!r}", near(case, cases), "name one with --case")
+    if not case and len(cases) > 1:
+        raise InputError(
+            f"board {ready.board.name} has several cases", f"they are {', '.join(cases)}", "name one with --case"
+        )
+    return case or cases[0]
+
+
+def _spec(session: Session, ready: Ready, path: str, case: str, seed: int) -> RunSpec:
+    weights = session.model_hash(path)
+    return RunSpec(
+        run_id=f"{Path(path).name}-{case}-{weights[:8]}", board=ready.board, entry="evaluate", submission="evaluate",
+        case=case, seed=seed, updates=1, models={"target": path}, limit=session.limit, threads=preflight.threads(),
+        hashes={"model.target": weights}, started=datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
+    )  # fmt: skip
+
+
+def _references(session: Session, ready: Ready, spec: RunSpec, reference: str) -> dict[str, Path]:
+    if not reference:
+        if "retain" not in ready.board.models or ready.board.name == "adhoc":
+            return {}
+        reference = ready.board.models["retain"].format(case=spec.case, seed=spec.seed)
+        if not any("retain" in m.roles for m in ready.metrics.values()):
+            return {}
+    run = session.workspace.runs
+    found = sorted(run.glob(f"*/{reference}/answers")) if run.is_dir() and "/" not in reference else []
+    if found:
+        return {"retain": _run_reference(found[0].parent, ready, spec, session)}
+    path = models.resolve(reference, session.workspace.roots)
+    models.check(path, needs_tokenizer=models.model_type(path) != models.OWN_TYPE)
+    roles = spec.model_copy(update={"models": {**spec.models, "retain": path}})
+    return {"retain": stages.reference(session, ready, roles, "retain")}
+
+
+def _run_reference(folder: Path, ready: Ready, spec: RunSpec, session: Session) -> Path:
+    other = RunSpec.read(folder)
+    same = {
+        "rows": other.hashes.get("data") == ready.task.data_hash() and other.case == spec.case,
+        "template": other.board.template == spec.board.template,
+        "length": other.board.max_length == spec.board.max_length,
+        "limit": other.limit == spec.limit,
+    }
+    wrong = [name for name, equal in same.items() if not equal]
+    if wrong:
+        raise ReferenceError_(
+            f"run {folder.name} cannot be the reference: it was made with other {' and '.join(wrong)}", "",
+            "give the retain model itself as --reference",
+        )  # fmt: skip
+    if session.model_hash(str(folder / "model")) == spec.hashes["model.target"]:
+        raise ReferenceError_(f"run {folder.name} has the weights of the model itself", "", "give another reference")
+    return folder
+
+
+def _report(
+    session: Session, ready: Ready, spec: RunSpec, folder: Path, folders: Mapping[str, Path]
+) -> dict[str, Any]:
+    case = cut_case(ready.task.case(spec.case, spec.seed), spec.limit)
+    probes = cut_probes(ready.task.probes(case), spec.limit)
+    answers = answers_of(folder)
+    scores = ready.task.score(case, answers, {role: Answers(read(p / "answers")) for role, p in folders.items()})
+    problem = invalid(answers)
+    status, why = ("invalid", problem) if problem else ("limited", "") if spec.limit else ("ok", "")
+    encoder = folder / "encoder.json"
+    return {
+        "format": FORMAT, "task": ready.task.name, "split": ready.board.task.split, "case": spec.case,
+        "status": status, "error": why, "scores": score_json(scores),
+        "rows": rows_json(probes, answers, scores) if ready.task.rows_public else {},
+        "env": {**preflight.environment(), "model": spec.hashes["model.target"], "data": ready.task.data_hash(),
+                "references": {role: p.name for role, p in folders.items()},
+                "encoder": read_json(encoder) if encoder.exists() else None},
+    }  # fmt: skip
+
+
+def rows_json(
+    probes: tuple[Probe, ...] | list[Probe], answers: Answers, scores: Mapping[str, Score]
+) -> dict[str, list[dict[str, Any]]]:
+    """Per probe, its rows in the order of the data file: id, prompt, target, answer, and every per-row value.
+
+    A value belongs to a probe when its metric id begins with the probe's name; one whose id names no probe (such as
+    `mia.min_k`) goes to every probe that has the row.
+    """
+    found = texts(probes, answers)
+    names = {p.name for p in probes}
+    out: dict[str, list[dict[str, Any]]] = {}
+    for probe in probes:
+        known = found.get(probe.name, {})
+        out[probe.name] = [{"id": row.id, **known.get(row.id, {})} for row in probe.rows]
+    places = {name: {row["id"]: row for row in rows} for name, rows in out.items()}
+    for metric, score in scores.items():
+        first = metric.split(".")[0]
+        for target in [first] if first in names else sorted(names):
+            for row_id, value in (score.per_row or {}).items():
+                if row_id in places[target]:
+                    places[target][row_id][metric] = value
+    return out
+

@@ -1,0 +1,130 @@
+"""Greedy text from a Hugging Face model in memory.
+
+The loop is our own: `model.generate` merges the model's `generation_config` into whatever it is given, so
+that a repetition penalty or a forced token stored with a checkpoint would change what greedy means.
+
+Shapes: B rows, T positions.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from harness.generate.canned import cut_at_stop
+from harness.scoring import evaluating
+from harness.text import Encoder
+
+
+class HFGenerator:
+    """Greedy continuations; each row's text is that of batch size 1, float tolerance aside.
+
+    Args:
+        model: a causal language model. Nothing of it is changed; its `generation_config` gives end-of-text
+            ids and nothing else.
+        encoder: decodes, and names pad and end-of-text ids.
+        batch_size: most rows at a time.
+    """
+
+    def __init__(self, model: nn.Module, encoder: Encoder, batch_size: int = 32) -> None:
+        self.model, self.encoder, self.batch_size = model, encoder, max(1, batch_size)
+        self.stop_ids = frozenset(encoder.eos_ids) | _declared_eos(model)
+        """What the tokenizer, its template, the model's config or its generation config call the end."""
+        inner = getattr(model, "get_base_model", lambda: model)()
+        self._takes = frozenset(inspect.signature(inner.forward).parameters)
+        self._room: int | None = getattr(getattr(model, "config", None), "max_position_embeddings", None)
+
+    def generate(
+        self, token_ids: Sequence[Sequence[int]], *, max_tokens: int, stop: Sequence[str] = ()
+    ) -> tuple[tuple[str, bool], ...]:
+        """One (text, was cut at the limit) per prompt, in the order of `token_ids`.
+
+        Args:
+            token_ids: prompts, each of at least one token.
+            max_tokens: most new tokens; less where the model has no position left.
+            stop: strings that end a text and are cut off with what follows; looked for in each row's text.
+
+        The texts come without special tokens and surrounding blanks.
+        """
+        order = sorted(range(len(token_ids)), key=lambda i: (-len(token_ids[i]), tuple(token_ids[i])))
+        out: list[tuple[str, bool]] = [("", False)] * len(token_ids)
+        with evaluating(self.model):
+            for at in range(0, len(order), self.batch_size):
+                group = order[at : at + self.batch_size]
+                found = self._batch([token_ids[i] for i in group], max_tokens, stop)
+                for i, answer in zip(group, found, strict=True):
+                    out[i] = answer
+        return tuple(out)
+
+    def _batch(
+        self, prompts: Sequence[Sequence[int]], max_tokens: int, stop: Sequence[str]
+    ) -> list[tuple[str, bool]]:
+        device = next(self.model.parameters()).device
+        ids, mask = _pad_left(prompts, self.encoder.pad_id)
+        ids, mask = ids.to(device), mask.to(device)
+        limits = [max_tokens if self._room is None else min(max_tokens, self._room - len(p)) for p in prompts]
+        said: list[list[int]] = [[] for _ in prompts]
+        ended = [False] * len(prompts)
+        going = [limit > 0 for limit in limits]
+        past: Any = None
+        while any(going):
+            logits, past = self._step(ids, mask, past)
+            chosen: list[int] = logits.argmax(-1).tolist()
+            for i, token in enumerate(chosen):
+                if not going[i]:
+                    continue
+                if token in self.stop_ids:
+                    ended[i] = True
+                else:
+                    said[i].append(token)
+                    ended[i] = bool(stop) and cut_at_stop(self.encoder.decode(said[i]), stop)[1]
+                going[i] = not ended[i] and len(said[i]) < limits[i]
+            new = torch.tensor(
+                [[t if g else self.encoder.pad_id] for t, g in zip(chosen, going, strict=True)]
+            )
+            ids = new.to(device) if past is not None else torch.cat([ids, new.to(device)], dim=1)
+            mask = torch.cat([mask, torch.ones_like(mask[:, :1])], dim=1)
+        texts = [cut_at_stop(self.encoder.decode(tokens), stop)[0].strip() for tokens in said]
+        return [(text, not end) for text, end in zip(texts, ended, strict=True)]
+
+    def _step(self, ids: Tensor, mask: Tensor, past: Any) -> tuple[Tensor, Any]:
+        """Logits of the next token [B, V] and the cache; with a cache, `ids` are the new tokens alone."""
+        inputs: dict[str, Any] = {"input_ids": ids, "attention_mask": mask}
+        if "position_ids" in self._takes:
+            inputs["position_ids"] = (mask.cumsum(-1) - 1).clamp(min=0)[:, -ids.shape[1] :]
+        if "past_key_values" in self._takes:
+            inputs |= {"past_key_values": past, "use_cache": True}
+        if "logits_to_keep" in self._takes:
+            inputs["logits_to_keep"] = 1
+        result = self.model(**inputs)
+        return result.logits[:, -1].float(), getattr(result, "past_key_values", None)
+
+
+def _pad_left(prompts: Sequence[Sequence[int]], pad_id: int) -> tuple[Tensor, Tensor]:
+    """Ids [B, T] with padding before them, and a mask from the lengths [B, T] int64: never from ids."""
+    width = max(map(len, prompts))
+    ids = torch.full((len(prompts), width), pad_id, dtype=torch.int64)
+    mask = torch.zeros_like(ids)
+    for i, prompt in enumerate(prompts):
+        ids[i, width - len(prompt) :] = torch.as_tensor(list(prompt))
+        mask[i, width - len(prompt) :] = 1
+    return ids, mask
+
+
+def _declared_eos(model: nn.Module) -> frozenset[int]:
+    """End-of-text ids in a model's config and generation config, each an id or a list."""
+    found: set[int] = set()
+    for name in ("config", "generation_config"):
+        value = getattr(getattr(model, name, None), "eos_token_id", None)
+        found |= (
+            {int(i) for i in value}
+            if isinstance(value, Iterable)
+            else {int(value)}
+            if value is not None
+            else set()
+        )
+    return frozenset(found)

@@ -1,0 +1,134 @@
+"""Means, intervals and paired tests over seeds within cases, as plain functions of numbers.
+
+Cases are fixed strata: a board always asks all of them, so only the seeds within a case vary. With cases
+c = 1..C, n_c seeds and sample variances s_c^2, the mean is the mean of the case means, its variance is
+sum_c (s_c^2 / n_c) / C^2, and the degrees of freedom are those of Welch and Satterthwaite (Welch 1947,
+Biometrika 34). With one case this is the one-sample Student t.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+LEVEL = 0.95
+
+
+@dataclass(frozen=True)
+class Estimate:
+    """A mean over cases and seeds.
+
+    Attributes:
+        mean: mean over cases of the mean over seeds.
+        sd: standard deviation between seeds, pooled over cases with equal weight; None if one has one seed.
+        low, high: 95 % Student t interval of the mean; None where `sd` is.
+        df: degrees of freedom; infinite where nothing varies.
+        n: numbers that went in.
+        why: why there is no interval.
+    """
+
+    mean: float
+    sd: float | None
+    low: float | None
+    high: float | None
+    df: float | None
+    n: int
+    why: str = ""
+
+
+def estimate(strata: Sequence[Sequence[float]]) -> Estimate:
+    """The mean of `strata` (one list of values per case) and its interval.
+
+    >>> e = estimate([[1.0, 2.0, 3.0]])
+    >>> e.mean, e.sd, round(e.low, 3), round(e.high, 3), e.df
+    (2.0, 1.0, -0.484, 4.484, 2.0)
+    >>> estimate([[1.0]]).why
+    'one seed: no interval'
+    """
+    n = sum(len(values) for values in strata)
+    scale = _scale(value for values in strata for value in values)
+    scaled = [[value / scale for value in values] for values in strata]
+    means = [math.fsum(values) / len(values) for values in scaled]
+    mean = math.fsum(means) / len(means)
+    if any(len(values) < 2 for values in scaled):
+        why = "one seed: no interval" if len(strata) == 1 else "a case with one seed: no interval"
+        return Estimate(mean * scale, None, None, None, None, n, why)
+    variances = [_variance(values, m) for values, m in zip(scaled, means, strict=True)]
+    sd = math.sqrt(math.fsum(variances) / len(variances))
+    error, df = _error(variances, [len(values) for values in scaled])
+    half = _t_quantile(0.5 + LEVEL / 2, df) * error if error else 0.0
+    low, high = (mean - half) * scale, (mean + half) * scale
+    if not (math.isfinite(low) and math.isfinite(high)):
+        return Estimate(mean * scale, None, None, None, None, n, "the interval is too wide for a number")
+    return Estimate(mean * scale, sd * scale, low, high, df, n)
+
+
+def paired_p(differences: Sequence[Sequence[float]]) -> float | None:
+    """Two-sided p of the stratified paired t test: are the differences (one list per case) zero on average?
+
+    None where it cannot be computed: a case with one seed. Where nothing varies, a difference of zero (up to
+    rounding) gives 1 and any other gives 0.
+
+    >>> round(paired_p([[1.0, 1.1, 0.9]]), 4), paired_p([[1.0]]), paired_p([[0.0, 0.0]])
+    (0.0033, None, 1.0)
+    """
+    if not differences or any(len(values) < 2 for values in differences):
+        return None
+    scale = _scale(value for values in differences for value in values)
+    scaled = [[value / scale for value in values] for values in differences]
+    means = [math.fsum(values) / len(values) for values in scaled]
+    mean = math.fsum(means) / len(means)
+    variances = [_variance(values, m) for values, m in zip(scaled, means, strict=True)]
+    error, df = _error(variances, [len(values) for values in scaled])
+    if mean == 0:
+        return 1.0
+    if error <= 1e-15 * abs(mean):
+        return 0.0
+    return min(1.0, 2 * _t_tail(abs(mean) / error, df))
+
+
+def holm(p_values: Sequence[float]) -> list[float]:
+    """Holm's adjusted p-values (Holm 1979, Scand. J. Stat. 6), in the order given.
+
+    >>> holm([0.01, 0.04, 0.03])
+    [0.03, 0.06, 0.06]
+    """
+    order = sorted(range(len(p_values)), key=lambda i: p_values[i])
+    adjusted = [0.0] * len(p_values)
+    running = 0.0
+    for place, i in enumerate(order):
+        running = max(running, min(1.0, (len(p_values) - place) * p_values[i]))
+        adjusted[i] = running
+    return adjusted
+
+
+def _scale(values: Iterable[float]) -> float:
+    """A power of two at least as large as every value, so that squares neither overflow nor lose digits."""
+    largest = max((abs(v) for v in values), default=0.0)
+    return math.ldexp(1.0, min(math.frexp(largest)[1], 1023)) if largest else 1.0
+
+
+def _variance(values: Sequence[float], mean: float) -> float:
+    spread = math.fsum((value - mean) ** 2 for value in values) / (len(values) - 1)
+    return spread if len(set(values)) > 1 else 0.0
+
+
+def _error(variances: Sequence[float], counts: Sequence[int]) -> tuple[float, float]:
+    """Standard error of the mean over cases, and its degrees of freedom."""
+    parts = [s / n / len(variances) ** 2 for s, n in zip(variances, counts, strict=True)]
+    total = math.fsum(parts)
+    weight = math.fsum(part**2 / (n - 1) for part, n in zip(parts, counts, strict=True))
+    return math.sqrt(total), total**2 / weight if weight > 0 else math.inf
+
+
+def _t_quantile(p: float, df: float) -> float:
+    from scipy.special import ndtri, stdtrit
+
+    return float(ndtri(p) if math.isinf(df) else stdtrit(df, p))
+
+
+def _t_tail(t: float, df: float) -> float:
+    from scipy.special import ndtr, stdtr
+
+    return float(ndtr(-t) if math.isinf(df) else stdtr(df, -t))

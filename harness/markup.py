@@ -1,0 +1,120 @@
+"""Turning anything a record holds into safe text on a page.
+
+Everything a template prints goes through `shown`: control characters are replaced, long text is cut with a
+note, and the environment escapes the rest.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import re
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from jinja2 import BaseLoader, DictLoader, Environment, FileSystemLoader, StrictUndefined
+from markupsafe import Markup, escape
+
+from harness.tables import number
+
+LIMIT, SOURCE_LIMIT = 2_000, 60_000
+"""Characters of a text, and of a source file, that a page shows."""
+_UNSAFE = re.compile(
+    "[\x00-\x08\x0b-\x1f\x7f-\x9f\u200e\u200f\u202a-\u202e\u2066-\u2069\ud800-\udfff\ufffe\uffff]"
+)
+_SLUG = re.compile(r"[a-z0-9][a-z0-9_-]{0,79}")
+_LINKS = (
+    (re.compile(r"https?://[^\s<>\"')]+"), "{0}"),
+    (re.compile(r"\barXiv[:\s]\s?(\d{4}\.\d{4,5})", re.IGNORECASE), "https://arxiv.org/abs/{1}"),
+    (re.compile(r"\b(10\.\d{4,9}/[^\s<>\"')]+)"), "https://doi.org/{1}"),
+)
+
+
+class _Cut(str):
+    """Text that is as long as it should be."""
+
+    __slots__ = ()
+
+
+def cut(value: object, limit: int = LIMIT) -> str:
+    r"""`value` as text without control characters: `limit` characters, and a note of how many were left out.
+
+    >>> cut("abc\x00def", 5)
+    'abc�d … [2 more characters]'
+    """
+    text = _UNSAFE.sub("�", str(value).replace("\r\n", "\n"))
+    left = len(text) - limit
+    return _Cut(f"{text[:limit]} … [{left:,} more characters]" if left > 0 else text)
+
+
+def shown(value: object) -> object:
+    """What a template prints for `value`: a dash for None; markup as it is; all else cleaned and cut."""
+    if value is None:
+        return "–"
+    return value if isinstance(value, Markup | _Cut) else cut(value)
+
+
+def slug(name: str) -> str:
+    """A file name for any name: itself where that is safe, else its safe characters and a hash.
+
+    >>> slug("npo-1f2e"), slug("../A b")
+    ('npo-1f2e', 'a-b-e3f8e011')
+    """
+    if _SLUG.fullmatch(name):
+        return name
+    mark = hashlib.sha256(name.encode(errors="surrogatepass")).hexdigest()[:8]
+    return f"{re.sub(r'[^a-z0-9]+', '-', name.lower()).strip('-')[:60] or 'x'}-{mark}"
+
+
+def num(value: float | None, like: float | None = None) -> Markup:
+    """A number in four digits that carries all of them: hover, or read its `value` attribute.
+
+    >>> num(1 / 3)
+    Markup('<data value="0.3333333333333333" title="0.3333333333333333">0.3333</data>')
+    """
+    if value is None:
+        return Markup('<span class="none">–</span>')
+    exact = repr(value)
+    return Markup(f'<data value="{exact}" title="{exact}">{number(value, like)}</data>')
+
+
+def breakable(name: str) -> Markup:
+    """A metric id that may break after its dots."""
+    return Markup(".<wbr>").join(escape(part) for part in cut(name, 200).split("."))
+
+
+def link_of(text: str) -> str | None:
+    """The first address in a citation: a link, an arXiv number, or a DOI.
+
+    >>> link_of("Zhang et al. 2024 (arXiv 2404.05868)"), link_of("javascript:alert(1)")
+    ('https://arxiv.org/abs/2404.05868', None)
+    """
+    for pattern, form in _LINKS:
+        if found := pattern.search(text):
+            return form.format(found[0], *found.groups()).rstrip(".,;")
+    return None
+
+
+def as_text(value: Any) -> str:
+    """A setting or a fact as one line: text as it is, everything else as JSON with sorted keys."""
+    return (
+        value
+        if isinstance(value, str)
+        else json.dumps(value, sort_keys=True, ensure_ascii=False, default=str)
+    )
+
+
+def environment(templates: Path | Mapping[str, str]) -> Environment:
+    """The template environment: everything is escaped, cleaned and cut, and a missing name is an error."""
+    texts = None if isinstance(templates, Path) else dict(templates)
+    loader: BaseLoader = DictLoader(texts) if texts is not None else FileSystemLoader(str(templates))
+    env = Environment(
+        loader=loader, autoescape=True, undefined=StrictUndefined, finalize=shown, trim_blocks=True,
+        lstrip_blocks=True, keep_trailing_newline=True,
+    )  # fmt: skip
+    env.filters |= {
+        "num": num, "slug": slug, "cut": cut, "breakable": breakable, "link_of": link_of, "as_text": as_text,
+        "source": lambda text: cut(text, SOURCE_LIMIT),
+    }  # fmt: skip
+    return env

@@ -1,0 +1,142 @@
+"""One number out of several, as papers/000 and papers/001 rank. Inputs are named; none may be missing."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+
+from harness.metrics import described
+from harness.metrics.utility import complaint
+from harness.types import Score
+
+FLOOR = 1e-12
+
+
+@described(low=0.0, high=1.0, unit="", source="papers/000, HM with floor 1e-12")
+def floored_harmonic_mean(parts: Mapping[str, float | None]) -> Score:
+    """Harmonic mean n / sum(1 / max(x, 1e-12)).
+
+    Args:
+        parts: name -> value, all at least 0.
+
+    Returns:
+        Nearly 0 when a part is 0. A part that is missing, not finite or negative makes it null and is named.
+
+    >>> f"{floored_harmonic_mean({'mem': .7160, 'priv': .8468, 'util': .6673}).value:.4f}"
+    '0.7360'
+    """
+    why = complaint(parts)
+    if why:
+        return Score(None, n=len(parts), why=why)
+    values = [max(float(value), FLOOR) for value in parts.values() if value is not None]
+    return Score(len(values) / sum(1.0 / value for value in values), n=len(values))
+
+
+def _forgetting(es: float | None, em: float | None, prob: float | None, ratio: float | None) -> Score:
+    left = {"extraction strength": es, "exact memorisation": em, "probability": prob}
+    return floored_harmonic_mean(
+        {f"1 - {name}": None if value is None else 1.0 - value for name, value in left.items()}
+        | {"truth ratio": ratio}
+    )
+
+
+@described(low=0.0, high=1.0, unit="", source="papers/000, Mem")
+def mem(es: float | None, em: float | None, prob: float | None, ratio: float | None) -> Score:
+    """Forgetting: harmonic mean of 1-ES, 1-EM, 1-probability and truth ratio of the forget rows.
+
+    Args:
+        es: extraction strength.
+        em: exact memorisation.
+        prob: probability of the right answers.
+        ratio: truth ratio, aggregated for forget rows.
+
+    Returns:
+        In 0..1, higher is more forgotten; null when a part is.
+    """
+    return _forgetting(es, em, prob, ratio)
+
+
+@described(low=0.0, high=1.0, unit="", source="papers/000, Priv")
+def priv(own: Mapping[str, float | None], reference: Mapping[str, float | None]) -> Score:
+    """Privacy: harmonic mean over the attacks of 1 - |AUC - AUC of the retrained model|.
+
+    Args:
+        own: attack -> AUC of the model.
+        reference: attack -> AUC of the retrained model, the same attacks.
+
+    Returns:
+        In 0..1; 1 when no attack tells the model from the retrained one. Null when an AUC is missing.
+    """
+    gaps: dict[str, float | None] = {}
+    for attack, value in own.items():
+        other = reference.get(attack)
+        gaps[attack] = None if value is None or other is None else 1.0 - abs(value - other)
+    return floored_harmonic_mean(gaps)
+
+
+@described(low=0.0, high=100.0 * math.sqrt(2.0), unit="percent", source="papers/001, DS_ES")
+def ds_es(forget_es: float | None, retain_es: float | None) -> Score:
+    """Distance to the ideal: 100 sqrt(ES_forget^2 + (1 - ES_retain)^2).
+
+    Args:
+        forget_es: extraction strength on the forget rows.
+        retain_es: extraction strength on the retain rows.
+
+    Returns:
+        In 0..141.4, lower is better.
+
+    >>> ds_es(0.0, 1.0).value
+    0.0
+    """
+    why = complaint({"forget extraction strength": forget_es, "retain extraction strength": retain_es})
+    if why or forget_es is None or retain_es is None:
+        return Score(None, n=2, why=why)
+    return Score(100.0 * math.hypot(forget_es, 1.0 - retain_es), n=2)
+
+
+@described(low=0.0, high=10.0, unit="of 10", source="papers/001, EQ (our choice of the four)")
+def eq(es: float | None, em: float | None, prob: float | None, ratio: float | None) -> Score:
+    """Erasing quality: 10 times the harmonic mean of 1-ES, 1-EM, 1-probability and truth ratio.
+
+    The paper's note does not name its four forget indicators: these are our decision. Arguments as in `mem`.
+
+    Returns:
+        In 0..10, higher is better; null when a part is.
+    """
+    return _times_ten(_forgetting(es, em, prob, ratio))
+
+
+@described(low=0.0, high=10.0, unit="of 10", source="papers/001, RQ")
+def rq(utility: float | None, retain_es: float | None) -> Score:
+    """Retaining quality: 10 times the harmonic mean of model utility and extraction strength on retain rows.
+
+    Args:
+        utility: model utility.
+        retain_es: extraction strength on the retain rows.
+
+    Returns:
+        In 0..10, higher is better; null when a part is.
+    """
+    parts = {"model utility": utility, "retain extraction strength": retain_es}
+    return _times_ten(floored_harmonic_mean(parts))
+
+
+@described(low=0.0, high=10.0, unit="of 10", source="papers/001, SBQ")
+def sbq(erasing: float | None, retaining: float | None) -> Score:
+    """Both: sqrt((EQ^2 + RQ^2) / 2). One side can hide the other: read it beside `eq`.
+
+    Args:
+        erasing: `eq`.
+        retaining: `rq`.
+
+    Returns:
+        In 0..10, higher is better; null when a part is.
+    """
+    why = complaint({"eq": erasing, "rq": retaining})
+    if why or erasing is None or retaining is None:
+        return Score(None, n=2, why=why)
+    return Score(math.sqrt((erasing**2 + retaining**2) / 2.0), n=2)
+
+
+def _times_ten(score: Score) -> Score:
+    return score if score.value is None else Score(10.0 * score.value, n=score.n)

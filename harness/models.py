@@ -1,0 +1,147 @@
+"""Model references: what the strings of a board's `models` mean, and how they become modules.
+
+A reference is a folder, a Hugging Face id, or `mini:NAME` for a model that ships with the package. A folder's
+`config.json` says what is in it: `model_type = "modular_addition"` is our own small transformer, everything else is
+Hugging Face's.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from harness.errors import ModelError, near
+
+if TYPE_CHECKING:
+    from torch import nn
+
+    from harness.text import Encoder
+    from harness.types import Template
+
+MINI = Path(__file__).parent / "mini" / "weights"
+OWN_TYPE = "modular_addition"
+
+
+@dataclass(frozen=True)
+class LoadedModel:
+    """A model in memory, with its encoder when it reads text."""
+
+    model: nn.Module
+    encoder: Encoder | None
+
+
+def resolve(reference: str, roots: tuple[Path, ...] = ()) -> str:
+    """A local folder where `reference` means one, else the hub id unchanged.
+
+    Relative folders are looked for under `roots`, in order. Raises `ModelError` when a reference that looks like a
+    folder does not exist.
+    """
+    if reference.startswith("mini:"):
+        name = reference.removeprefix("mini:")
+        folder = MINI / name
+        if not (folder / "config.json").exists():
+            known = [str(p.parent.relative_to(MINI)) for p in MINI.glob("**/config.json")]
+            raise ModelError(f"no built-in model {name!r}", near(name, known), "run `uharness mini build`")
+        return str(folder)
+    candidates = [Path(reference).expanduser()] if Path(reference).expanduser().is_absolute() else [
+        root / reference for root in (*roots, Path.cwd())]  # fmt: skip
+    for candidate in candidates:
+        if candidate.is_dir():
+            return str(candidate.resolve())
+    if reference.count("/") == 1 and not reference.startswith((".", "/", "~")):
+        return reference
+    raise ModelError(
+        f"model folder {reference!r} does not exist",
+        f"looked for {', '.join(str(c) for c in candidates)}",
+        "give an existing folder, a hub id such as owner/name, or mini:NAME",
+    )
+
+
+def check(path: str, *, needs_tokenizer: bool) -> None:
+    """Refuse a folder that cannot be a model, before anything is loaded. Hub ids are checked when they are loaded."""
+    folder = Path(path)
+    if not folder.is_dir():
+        return
+    if not (folder / "config.json").exists():
+        raise ModelError(f"{folder} has no config.json", f"it has {_listing(folder)}", "give a model folder")
+    if not any(folder.glob("*.safetensors")) and not any(folder.glob("pytorch_model*.bin")):
+        raise ModelError(f"{folder} has no weights", f"it has {_listing(folder)}", "save the model with safetensors")
+    files = ("tokenizer.json", "tokenizer.model", "vocab.json", "tokenizer_config.json")
+    if needs_tokenizer and not any((folder / name).exists() for name in files):
+        raise ModelError(
+            f"{folder} has no tokenizer",
+            f"it has {_listing(folder)}; looked for {', '.join(files)}",
+            "save the tokenizer into the same folder (tokenizer.save_pretrained)",
+        )
+
+
+def _listing(folder: Path) -> str:
+    names = sorted(p.name for p in folder.iterdir())
+    return ", ".join(names[:8]) + (" ..." if len(names) > 8 else "") or "nothing"
+
+
+def model_type(path: str) -> str:
+    """`model_type` of a folder's config, empty for a hub id or an unreadable config."""
+    config = Path(path) / "config.json"
+    if not config.exists():
+        return ""
+    try:
+        return str(json.loads(config.read_text()).get("model_type", ""))
+    except (json.JSONDecodeError, AttributeError) as error:
+        raise ModelError(f"{config} is not a JSON object", str(error), "repair or replace the model folder") from None
+
+
+def load(path: str, *, dtype: str = "float32", template: Template | None = None, max_length: int = 512) -> LoadedModel:
+    """Load a resolved reference; the encoder is None for models that read arrays."""
+    if model_type(path) == OWN_TYPE:
+        from harness.modadd import ModularTransformer
+
+        return LoadedModel(ModularTransformer.load(Path(path)), None)
+    import torch
+    from transformers import AutoModelForCausalLM, AutoTokenizer
+    from transformers.utils import logging
+
+    from harness.text import Encoder
+    from harness.types import Template as DefaultTemplate
+
+    logging.disable_progress_bar()
+    try:
+        tokenizer = AutoTokenizer.from_pretrained(path)
+        model: Any = AutoModelForCausalLM.from_pretrained(path, dtype=getattr(torch, dtype))
+    except (OSError, ValueError) as error:
+        offline = " (HF_HUB_OFFLINE is set)" if os.environ.get("HF_HUB_OFFLINE") == "1" else ""
+        first = str(error).strip().splitlines()[0]
+        raise ModelError(f"model {path!r} cannot be loaded{offline}", first, "give a local folder or a hub id") from None
+    device = "cuda" if torch.cuda.is_available() else "cpu"
+    return LoadedModel(model.to(device).eval(), Encoder(tokenizer, template or DefaultTemplate(), max_length))
+
+
+def save(loaded: LoadedModel, folder: Path) -> None:
+    """Write weights as safetensors, with the tokenizer, so that `load` gives the same model back."""
+    folder.mkdir(parents=True, exist_ok=True)
+    model: Any = loaded.model
+    if hasattr(model, "save_pretrained"):
+        model.save_pretrained(folder)
+        if loaded.encoder is not None:
+            loaded.encoder.tokenizer.save_pretrained(folder)
+    else:
+        model.save(folder)
+
+
+def weights_hash(path: str) -> str:
+    """SHA-256 over names and bytes of a folder's weight and tokenizer files (16 hex digits); a hub id's own text."""
+    folder = Path(path)
+    if not folder.is_dir():
+        return f"hub:{path}"
+    digest = hashlib.sha256()
+    names = ("*.safetensors", "pytorch_model*.bin", "tokenizer.json", "tokenizer.model", "config.json", "*.jinja")
+    for file in sorted({f for pattern in names for f in folder.glob(pattern)}):
+        digest.update(file.name.encode())
+        with file.open("rb") as handle:
+            while block := handle.read(1 << 22):
+                digest.update(block)
+    return digest.hexdigest()[:16]

@@ -1,0 +1,1 @@
+"""Optimizers, one file each: a module `NAME.py` with `build(spec, model) -> torch.optim.Optimizer`."""

@@ -1,0 +1,176 @@
+"""What can be known before any training: the board, its data, its models, what the submission needs.
+
+Everything here raises an `InputError` with one line, or returns what the stages need.
+"""
+
+from __future__ import annotations
+
+import os
+import platform
+import shutil
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+from typing import Any
+
+from harness import models
+from harness.errors import BoardError, InputError, SubmissionError, near
+from harness.plugins import Entry, load_task, optimizer_names
+from harness.types import Board, MetricInfo, Task, TextRow, content_hash
+from harness.workspace import Workspace
+
+NEEDED_DISK_GIB = 0.5
+COST_COLUMNS = {
+    "cost.charged_s": MetricInfo("cost.charged_s", "lower", 0, None, "s", "Charged seconds of training."),
+    "cost.updates": MetricInfo("cost.updates", "none", 0, None, "updates", "Optimizer steps made."),
+    "cost.peak_gib": MetricInfo("cost.peak_gib", "lower", 0, None, "GiB", "Peak memory of the training process."),
+    "cost.total_s": MetricInfo(
+        "cost.total_s", "lower", 0, None, "s", "Charged seconds of all trainings behind the row, tuning included."
+    ),
+}
+
+
+@dataclass(frozen=True)
+class Ready:
+    """A board whose data and models are there."""
+
+    board: Board
+    task: Task
+    metrics: Mapping[str, MetricInfo]
+
+    def cases(self) -> Sequence[str]:
+        """The cases that the board takes, in order."""
+        return self.board.cases or tuple(self.task.case_ids())
+
+    @property
+    def text(self) -> bool:
+        """Whether the board's rows are texts (and its models Hugging Face's)."""
+        case = self.task.case(self.cases()[0], self.board.seeds[0])
+        return bool(case.forget) and isinstance(case.forget[0], TextRow)
+
+    def models(self, case: str, seed: int, roots: tuple[Path, ...]) -> dict[str, str]:
+        """Role -> folder or hub id, with case and seed filled in, each one checked."""
+        return {role: path_of(ref, case, seed, roots, self) for role, ref in self.board.models.items()}
+
+
+def path_of(reference: str, case: str, seed: int, roots: tuple[Path, ...], ready: Ready) -> str:
+    """One model reference as a checked path."""
+    try:
+        filled = reference.format(case=case, seed=seed)
+    except (KeyError, IndexError, ValueError):
+        raise BoardError(
+            f"board {ready.board.name}: model reference {reference!r} has an unknown placeholder",
+            "known: {case}, {seed}", "edit the board",
+        ) from None  # fmt: skip
+    path = models.resolve(filled, roots)
+    own = models.model_type(path) == models.OWN_TYPE
+    models.check(path, needs_tokenizer=not own)
+    return path
+
+
+def board_ready(board: Board, workspace: Workspace, *, data_dir: str = "") -> Ready:
+    """Load the board's task (which checks its data) and check columns, cases and disk."""
+    ref = board.task
+    if data_dir or ref.data:
+        ref = ref.model_copy(update={"data": data_path(data_dir or ref.data, workspace)})
+    board = board.model_copy(update={"task": ref})
+    task = load_task(ref, board.template)
+    metrics = {**{m.id: m for m in task.metrics()}, **COST_COLUMNS}
+    for column in board.columns:
+        name, _, case = column.partition("@")
+        if name not in metrics:
+            raise BoardError(f"board {board.name}: no metric {name!r}", near(name, metrics), "see `uharness list metrics`")
+        if case and case not in task.case_ids():
+            raise BoardError(f"board {board.name}: column {column!r} names no case", near(case, task.case_ids()), "")
+    for case in board.cases:
+        if case not in task.case_ids():
+            raise BoardError(f"board {board.name}: no case {case!r}", near(case, task.case_ids()), "edit the board")
+    free = shutil.disk_usage(workspace.root).free / 2**30
+    if free < NEEDED_DISK_GIB:
+        raise InputError(f"{free:.2f} GiB free in {workspace.root}", f"a run needs {NEEDED_DISK_GIB} GiB", "free some disk")
+    return Ready(board, task, metrics)
+
+
+def data_path(data: str, workspace: Workspace) -> str:
+    """A data folder as an absolute path where there is one; a hub id unchanged."""
+    given = Path(data).expanduser()
+    for candidate in (given,) if given.is_absolute() else (workspace.root / given, Path.cwd() / given):
+        if candidate.is_dir():
+            return str(candidate.resolve())
+    if data.count("/") == 1 and not data.startswith((".", "/", "~")):
+        return data
+    raise BoardError(f"data folder {data!r} does not exist", f"looked in {workspace.root}", "give an existing folder")
+
+
+def entry_ready(entry: Entry, ready: Ready) -> None:
+    """Check that the board supplies what the submission (and a selector's base) needs."""
+    supplied = {*ready.task.resources(), *(f"model.{role}" for role in ready.board.models)}
+    current: Entry | None = entry
+    while current is not None:
+        for need in current.loaded.submission.needs:
+            if need not in supplied:
+                raise SubmissionError(
+                    f"{current.name} needs {need!r}, which board {ready.board.name} does not supply",
+                    near(need, supplied), "choose another board, or give the board what it needs",
+                )  # fmt: skip
+        if hasattr(current.method, "unlearn"):
+            if current.optimizer.name not in optimizer_names():
+                raise SubmissionError(f"no optimizer {current.optimizer.name!r}",
+                                      near(current.optimizer.name, optimizer_names()), "set optimizer.name")  # fmt: skip
+        current = current.base
+
+
+def environment() -> dict[str, Any]:
+    """What a record says about where it was made; the hardware string is what `seconds` budgets rank within."""
+    packages = {}
+    for name in ("torch", "transformers", "numpy"):
+        try:
+            packages[name] = version(name)
+        except PackageNotFoundError:
+            packages[name] = None
+    from harness import __version__
+
+    return {"hardware": hardware(), "threads": threads(), "python": platform.python_version(),
+            "harness": __version__, **packages}  # fmt: skip
+
+
+def threads() -> int:
+    """Threads that torch may use: the cores this process may run on, or UHARNESS_THREADS."""
+    given = os.environ.get("UHARNESS_THREADS", "")
+    if given:
+        if not given.isdigit() or int(given) < 1:
+            raise InputError(f"UHARNESS_THREADS={given!r}", "it is a number of threads, 1 or more", "unset or correct it")
+        return int(given)
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else (os.cpu_count() or 1)
+
+
+def hardware() -> str:
+    """Processor (or GPU) and number of cores, as one string."""
+    smi = shutil.which("nvidia-smi")
+    if smi is not None and os.environ.get("CUDA_VISIBLE_DEVICES", "0") not in ("", "-1"):
+        import subprocess
+
+        query = [smi, "--query-gpu=name", "--format=csv,noheader"]
+        found = subprocess.run(query, capture_output=True, text=True, check=False)
+        names = sorted(line.strip() for line in found.stdout.splitlines() if line.strip())
+        if found.returncode == 0 and names:
+            return f"cuda: {len(names)} x {names[0]}"
+    model = platform.processor() or platform.machine()
+    info = Path("/proc/cpuinfo")
+    if info.exists():
+        lines = [line.partition(":")[2].strip() for line in info.read_text().splitlines() if line.startswith("model name")]
+        model = lines[0] if lines else model
+    return f"cpu: {model} x {threads()}"
+
+
+def reference_key(ready: Ready, case: str, seed: int, model_hash: str, limit: int | None) -> str:
+    """What reference answers depend on: weights, rows, template, length, generation and the code that answers."""
+    from harness.answers import code_version
+
+    board = ready.board
+    asked = [(p.name, [row.id for row in p.rows]) for p in ready.task.probes(ready.task.case(case, seed))]
+    return content_hash([
+        model_hash, ready.task.name, ready.task.version, ready.task.data_hash(), case, asked,
+        board.template.model_dump(mode="json"), board.max_length, board.dtype, limit, code_version(),
+    ])  # fmt: skip

@@ -1,0 +1,87 @@
+"""From a finished (or failed) run folder to its record: the last stage."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import pyarrow.parquet as pq
+
+from harness import preflight
+from harness.runs import RunSpec, read_json, write_json
+from harness.store import Store
+from harness.supervise import Outcome
+from harness.types import Ledger, RunRecord, ScoreRecord, Selection
+
+DRIFT = 0.2
+"""A run whose machine changed speed by more than this share while it was made is marked `drift`."""
+
+
+def make_record(spec: RunSpec, folder: Path, outcome: Outcome, drift: float | None) -> RunRecord:
+    """The record of a run, however it ended."""
+    note = read_json(folder / "unlearn.json") if (folder / "unlearn.json").exists() else {}
+    scored = read_json(folder / "scores.json") if outcome.ok and (folder / "scores.json").exists() else {}
+    status, error = note.get("status", "failed"), note.get("error", "")
+    if not outcome.ok:
+        status = "timeout" if outcome.kind in ("timeout", "hung") else "failed"
+        error = outcome.why
+    elif status == "ok" and scored.get("invalid"):
+        status, error = "invalid", scored["invalid"]
+    elif status == "ok" and spec.limit is not None:
+        status, error = "limited", f"only the first {spec.limit} rows of every set"
+    elif status == "ok" and drift is not None and abs(drift) > DRIFT:
+        status, error = "drift", f"the reference step changed by {drift:+.0%} while the run was made"
+    scores = {k: ScoreRecord.model_validate(v) for k, v in scored.get("scores", {}).items()}
+    scores |= _cost_scores(note)
+    tuned = read_json(folder / "select.json") if (folder / "select.json").exists() else {}
+    ledger = Ledger(
+        trainings=note.get("trainings", 0 if spec.submission == "" else 1), full_evaluations=1 if scored else 0,
+        proxy_evaluations=tuned.get("proxy_evaluations", 0), charged_s=note.get("charged_s") or 0.0,
+        gpu_hours=(note.get("charged_s") or 0.0) / 3600 if note.get("peak_kind") == "cuda" else 0.0,
+    )  # fmt: skip
+    selection = Selection(kind="proxy", proxy_rows=tuned["proxy_rows"], proxy_rows_in_probes=tuned["proxy_rows"]) \
+        if tuned else Selection()  # fmt: skip
+    encoder = folder / "encoder.json"
+    env = {**preflight.environment(), **({"encoder": read_json(encoder)} if encoder.exists() else {})}
+    return RunRecord(
+        run_id=spec.run_id, board=spec.board.name, board_version=spec.board.board_version, entry=spec.entry,
+        submission=spec.submission, title=spec.title, reference=spec.reference,
+        optimizer=str(spec.config.get("optimizer.name") or "") or None, config=spec.config, case=spec.case,
+        seed=spec.seed, hashes=spec.hashes, env=env, started=spec.started,
+        budget={"kind": spec.board.budget.kind, "seconds": spec.seconds, "updates": spec.updates,
+                "reference_step_s": spec.step_s, "drift": drift},
+        lanes_s=note.get("lanes_s", {}), charged_s=note.get("charged_s"), overshoot_s=note.get("overshoot_s"),
+        updates=note.get("updates"), examples=note.get("examples"), tokens=note.get("tokens"),
+        peak_gib=note.get("peak_gib"), stopped=note.get("stopped", ""), ledger=ledger, selection=selection,
+        scores=scores, status=status, error=error,
+    )  # fmt: skip
+
+
+def _cost_scores(note: Mapping[str, Any]) -> dict[str, ScoreRecord]:
+    names = {
+        "cost.charged_s": "charged_s",
+        "cost.updates": "updates",
+        "cost.peak_gib": "peak_gib",
+        "cost.total_s": "charged_s",
+    }
+    return {
+        name: ScoreRecord(
+            value=note.get(key), n=1, why="" if note.get(key) is not None else "the run did not get so far"
+        )
+        for name, key in names.items()
+    }
+
+
+def save_record(store: Store, record: RunRecord, folder: Path, *, keep_model: bool) -> None:
+    """Into leaderboards/ and the database, with the tables that lie beside the record."""
+    tables = [
+        pq.read_table(p) if p.exists() else None
+        for p in (folder / "rows.parquet", folder / "trajectory.parquet")
+    ]
+    store.write_record(record, *tables, replace=True)
+    write_json(folder / "record.json", record.model_dump(mode="json"))
+    if not keep_model:
+        shutil.rmtree(folder / "model", ignore_errors=True)
+    shutil.rmtree(folder / "checkpoint", ignore_errors=True)

@@ -1,0 +1,109 @@
+"""The two long tables that lie beside a run record: per-row values, and the trajectory."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+from harness.errors import StoreError
+from harness.types import Score, Trajectory
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+ROWS, TRAJECTORY = "rows.parquet", "trajectory.parquet"
+COLUMNS = {
+    ROWS: ("metric", "row_id", "value", "probe", "why", "prompt", "target", "answer"),
+    TRAJECTORY: ("step", "updates", "charged_s", "metric", "value", "why"),
+}
+"""The columns of each file, in order. `why` is empty, or says why `value` is null."""
+
+
+def rows_table(
+    scores: Mapping[str, Score], texts: Mapping[str, Mapping[str, Mapping[str, str]]] | None = None
+) -> pa.Table:
+    """The long table of all per-row values, in the order in which the scores list them.
+
+    Args:
+        scores: metric id to score; scores without `per_row` add nothing.
+        texts: probe name to row id to any of `prompt`, `target`, `answer`; none where rows are not public.
+
+    >>> scores = {"forget.prob": Score(0.5, 1, per_row={"f0": 0.5})}
+    >>> row = rows_table(scores, {"forget": {"f0": {"answer": "Rome"}}}).to_pylist()[0]
+    >>> row["value"], row["answer"], row["prompt"]
+    (0.5, 'Rome', None)
+    """
+    lines = []
+    for metric, score in scores.items():
+        probe = metric.split(".")[0]
+        for row_id, value in (score.per_row or {}).items():
+            text = (texts or {}).get(probe, {}).get(row_id, {})
+            why = "" if value is not None else "no value for this row"
+            line = {"metric": metric, "row_id": row_id, "value": value, "probe": probe, "why": why}
+            lines.append({**line, **text})
+    return _table(lines, COLUMNS[ROWS])
+
+
+def trajectory_table(trajectory: Trajectory) -> pa.Table:
+    """The long table of a trajectory: one line per check and metric; values not finite become null."""
+    lines = [
+        {"step": i, "updates": int(trajectory.updates[i]), "charged_s": float(trajectory.charged_s[i]),
+         "metric": metric, "value": float(values[i]), "why": ""}
+        for i in range(len(trajectory.updates))
+        for metric, values in sorted(trajectory.values.items())
+    ]  # fmt: skip
+    return _table(lines, COLUMNS[TRAJECTORY])
+
+
+def _table(lines: Sequence[Mapping[str, Any]], columns: Sequence[str]) -> pa.Table:
+    import pyarrow as pa
+
+    unknown = {key for line in lines for key in line} - set(columns)
+    if unknown:
+        raise StoreError(
+            f"a text of a row is one of prompt, target, answer; got {', '.join(sorted(unknown))}"
+        )
+    data = {c: [line.get(c) for line in lines] for c in columns}
+    return checked_table(pa.table(data, schema=_schema(columns)), columns)
+
+
+def _schema(columns: Sequence[str]) -> pa.Schema:
+    import pyarrow as pa
+
+    kinds = {"value": pa.float64(), "charged_s": pa.float64(), "step": pa.int64(), "updates": pa.int64()}
+    return pa.schema([(c, kinds.get(c, pa.string())) for c in columns])
+
+
+def checked_table(table: pa.Table, columns: Sequence[str]) -> pa.Table:
+    """`table` with exactly `columns` in this order, of the right types, and no value that is NaN or infinite.
+
+    Text columns that are not there become null. A value that is not finite becomes null, and `why` tells it.
+    """
+    import pyarrow as pa
+
+    needed = [c for c in columns if c in ("metric", "row_id", "step", "updates", "charged_s", "value")]
+    missing = [c for c in needed if c not in table.column_names]
+    unknown = [c for c in table.column_names if c not in columns]
+    if missing or unknown:
+        raise StoreError(
+            f"a table must have the columns {', '.join(needed)} and may have "
+            f"{', '.join(c for c in columns if c not in needed)}; "
+            f"missing: {', '.join(missing) or 'none'}; unknown: {', '.join(unknown) or 'none'}"
+        )
+    schema = _schema(columns)
+    try:
+        here = set(table.column_names)
+        data = {
+            f.name: table[f.name].cast(f.type) if f.name in here else pa.nulls(len(table), f.type)
+            for f in schema
+        }
+    except (pa.ArrowInvalid, pa.ArrowNotImplementedError) as error:
+        raise StoreError(f"a column of the table has the wrong type: {error}") from error
+    values = data["value"].to_pylist()
+    whys = [w or "" for w in data["why"].to_pylist()]
+    for i, value in enumerate(values):
+        if value is not None and not math.isfinite(value):
+            values[i], whys[i] = None, whys[i] or f"the value came out as {value}"
+    data["value"], data["why"] = pa.array(values, pa.float64()), pa.array(whys, pa.string())
+    return pa.table(data, schema=schema)

@@ -1,0 +1,113 @@
+"""A run as files: `runs/<run_id>/run.json` says what is to be done, each stage writes its own outputs beside it.
+
+::
+
+    run.json         RunSpec: everything a stage needs to know
+    clock.bin        the clock, readable from outside and after a kill
+    checkpoint/      weights (and optimizer state) from which a run goes on
+    unlearn.json     what training did; model/ the weights; points/ weights along the way
+    answers/         one Parquet file a probe; points/<k>/answers likewise
+    scores.json      metrics; rows.parquet per-row values; trajectory.parquet the curve
+    <stage>.log      what the stage printed
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import os
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from pydantic import Field
+
+from harness.types import Board, Case, Probe, Spec, content_hash
+
+
+class Source(Spec):
+    """Where a submission is loaded from, and the hash its file must still have."""
+
+    name: str
+    source: str
+    code: str
+
+
+class RunSpec(Spec):
+    """Everything that the stages of one run need. Paths are absolute and stay on this machine."""
+
+    run_id: str
+    board: Board
+    entry: str
+    submission: str
+    title: str = ""
+    reference: bool = False
+    sources: tuple[Source, ...] = ()
+    overrides: dict[str, Any] = Field(default_factory=dict)
+    config: dict[str, Any] = Field(default_factory=dict)
+    case: str
+    seed: int
+    child_seed: int | None = None
+    seconds: float | None = None
+    updates: int | None = None
+    step_s: float | None = None
+    models: dict[str, str] = Field(default_factory=dict)
+    hashes: dict[str, str] = Field(default_factory=dict)
+    references: dict[str, str] = Field(default_factory=dict)
+    limit: int | None = None
+    points: tuple[float, ...] = ()
+    threads: int = 1
+    started: str = ""
+
+    @property
+    def train_seed(self) -> int:
+        """Seed of rows' order and of the generators; a selector's children differ in it, on the same case."""
+        return self.seed if self.child_seed is None else self.child_seed
+
+    def input_hash(self) -> str:
+        """Hash of what decides the outputs of the run's stages."""
+        return content_hash(self.model_dump(mode="json", exclude={"started", "run_id", "step_s", "seconds"}))
+
+    def write(self, folder: Path) -> None:
+        """Write run.json."""
+        folder.mkdir(parents=True, exist_ok=True)
+        write_json(folder / "run.json", self.model_dump(mode="json"))
+
+    @classmethod
+    def read(cls, folder: Path) -> RunSpec:
+        """Read run.json."""
+        return cls.model_validate(read_json(folder / "run.json"))
+
+
+def write_json(path: Path, value: Any) -> None:
+    """Atomically; refuses NaN and Infinity."""
+    text = json.dumps(value, indent=1, sort_keys=True, allow_nan=False, ensure_ascii=False)
+    fresh = path.with_name(f".{path.name}.{os.getpid()}")
+    fresh.write_text(text + "\n", encoding="utf-8")
+    fresh.replace(path)
+
+
+def read_json(path: Path) -> Any:
+    """A JSON file's value."""
+    return json.loads(path.read_text(encoding="utf-8"))
+
+
+def done(folder: Path, stage: str, key: str) -> bool:
+    """Whether `stage` has finished in this folder for the same inputs."""
+    mark = folder / f"{stage}.done"
+    return mark.exists() and mark.read_text() == key
+
+
+def mark_done(folder: Path, stage: str, key: str) -> None:
+    """Note that `stage` has finished for these inputs."""
+    (folder / f"{stage}.done").write_text(key)
+
+
+def cut_case(case: Case, limit: int | None) -> Case:
+    """The first `limit` rows of both sets; the case itself without a limit."""
+    return case if limit is None else dataclasses.replace(case, forget=case.forget[:limit], retain=case.retain[:limit])
+
+
+def cut_probes(probes: Sequence[Probe], limit: int | None) -> list[Probe]:
+    """Every probe's first `limit` rows."""
+    return [p if limit is None else dataclasses.replace(p, rows=p.rows[:limit]) for p in probes]

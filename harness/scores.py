@@ -1,0 +1,103 @@
+"""From answers to numbers on disk: what the `score` stage and `uharness rescore` do. No torch."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from harness import answers as answering
+from harness.recordtables import rows_table, trajectory_table
+from harness.runs import read_json, write_json
+from harness.types import (
+    Answers,
+    Case,
+    ClassAnswers,
+    Generation,
+    GenerationAnswers,
+    LikelihoodAnswers,
+    Probe,
+    Score,
+    Task,
+    TextRow,
+    Trajectory,
+)
+
+MOST_INVALID = 0.01
+"""A run is invalid when more than this share of a probe's values are NaN or infinite."""
+
+
+def score_folder(
+    folder: Path, task: Task, case: Case, probes: Sequence[Probe], references: Mapping[str, Answers]
+) -> None:
+    """Write scores.json, rows.parquet and trajectory.parquet of a run folder."""
+    answers = answering.answers_of(folder)
+    scores = task.score(case, answers, references)
+    problem = invalid(answers)
+    public = texts(probes, answers) if task.rows_public else {}
+    pq.write_table(rows_table(scores, public), folder / "rows.parquet", compression="zstd")
+    curve = _curve(folder, task, case, answers.trajectory)
+    if curve is not None:
+        pq.write_table(curve, folder / "trajectory.parquet", compression="zstd")
+    write_json(folder / "scores.json", {"scores": score_json(scores), "invalid": problem})
+
+
+def score_json(scores: Mapping[str, Score]) -> dict[str, dict[str, Any]]:
+    """Scores as JSON values: {id: {value, n, why}}."""
+    return {name: {"value": s.value, "n": s.n, "why": s.why} for name, s in scores.items()}
+
+
+def invalid(answers: Answers) -> str:
+    """Why a run's answers cannot be used, or an empty string."""
+    for name, answer in answers.probes.items():
+        if isinstance(answer, GenerationAnswers):
+            continue
+        values = answer.scores.logp if isinstance(answer, LikelihoodAnswers) else answer.logits
+        bad = 1.0 - float(np.isfinite(values).mean()) if values.size else 0.0
+        if bad > MOST_INVALID:
+            return f"{bad:.1%} of the values of probe {name} are NaN or infinite"
+        if isinstance(answer, ClassAnswers) and len(values) and (values == values[:, :1]).all():
+            return f"all logits of every question of probe {name} tie"
+    return ""
+
+
+def texts(probes: Sequence[Probe], answers: Answers) -> dict[str, dict[str, dict[str, str]]]:
+    """Prompt, target and generated answer of every text row, by probe and row id."""
+    out: dict[str, dict[str, dict[str, str]]] = {}
+    for probe in probes:
+        rows = [row for row in probe.rows if isinstance(row, TextRow)]
+        if not rows:
+            continue
+        found = out.setdefault(probe.name, {})
+        for row in rows:
+            found[row.id] = {"prompt": row.prompt, "target": row.target}
+        answer = answers.probes.get(probe.name)
+        if isinstance(probe, Generation) and isinstance(answer, GenerationAnswers):
+            for row_id, text in zip(answer.ids, answer.texts, strict=True):
+                found[row_id]["answer"] = text
+                base = out.get(probe.name.removesuffix("_text"), {})
+                if row_id in base:
+                    base[row_id]["answer"] = text
+    return out
+
+
+def _curve(folder: Path, task: Task, case: Case, checks: Trajectory | None) -> pa.Table | None:
+    """The checks of the run, and the scores of the weights that were saved along the way."""
+    tables = [trajectory_table(checks)] if checks is not None else []
+    note = folder / "unlearn.json"
+    points = read_json(note)["points"] if note.exists() else []
+    series: dict[str, list[float]] = {}
+    for k in range(len(points)):
+        scored = task.score(case, Answers(answering.read(folder / "points" / str(k) / "answers")), {})
+        for name, score in scored.items():
+            series.setdefault(name, [np.nan] * len(points))[k] = np.nan if score.value is None else score.value
+    series = {name: values for name, values in series.items() if not np.isnan(values).all()}
+    if series:
+        column = {k: np.array([p[k] for p in points]) for k in ("updates", "charged_s")}
+        values = {name: np.array(v) for name, v in series.items()}
+        tables.append(trajectory_table(Trajectory(column["updates"], column["charged_s"], values)))
+    return pa.concat_tables(tables) if tables else None

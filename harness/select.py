@@ -1,0 +1,124 @@
+"""Selectors: methods that train several children of a base method, each under the full budget, and pick or merge.
+
+A selector is a dataclass with two methods::
+
+    children(seed) -> Sequence[Child]          what to train
+    choose(pool) -> None                       leave the result in pool.model, by any use of the children's weights
+
+The pool holds the rows that the method may see, never a probe, and counts what choosing costs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Protocol
+
+import numpy as np
+
+from harness.models import LoadedModel, save
+from harness.plugins import load_source, resolve
+from harness.runs import RunSpec, read_json, write_json
+from harness.types import Case, Row, Task
+
+
+@dataclass(frozen=True)
+class Child:
+    """One training of the base method: its seed, and settings that differ from the base entry's."""
+
+    seed: int
+    overrides: Mapping[str, Any] = field(default_factory=dict)
+
+
+class Selector(Protocol):
+    """What a selector offers; see the module's docstring."""
+
+    def children(self, seed: int) -> Sequence[Child]:
+        """The trainings to run."""
+        ...
+
+    def choose(self, pool: Pool) -> None:
+        """Pick or merge; the result is what `pool.loaded.model` holds afterwards."""
+        ...
+
+
+class Pool:
+    """The trained children, and a proxy to judge weights by.
+
+    Attributes:
+        loaded: the original model; `choose` puts its result into `loaded.model`.
+        folders: the children's weights, in order.
+        forget, retain: rows the method may see.
+        proxy_evaluations: how often `proxy` was called.
+    """
+
+    def __init__(
+        self, loaded: LoadedModel, folders: Sequence[Path], forget: Sequence[Row], retain: Sequence[Row],
+        load: Callable[[str], LoadedModel],
+    ) -> None:  # fmt: skip
+        self.loaded, self.folders, self.forget, self.retain = loaded, tuple(folders), forget, retain
+        self.proxy_evaluations = 0
+        self._load = load
+
+    def weights(self, k: int) -> dict[str, Any]:
+        """State dict of child `k`."""
+        return self._load(str(self.folders[k])).model.state_dict()
+
+    def proxy(self) -> float:
+        """DS_ES of the weights that `loaded.model` holds now, 0 (best) to sqrt 2, on rows the method may see.
+
+        sqrt(ES_forget^2 + (1 - ES_retain)^2) with the published extraction strength; for rows that are one class
+        label, accuracy takes the place of ES. Source: the distance score of UnlearningSoup, without its factor 100.
+        """
+        from harness.metrics.memorization import extraction_strength_published
+        from harness.scoring import score
+
+        self.proxy_evaluations += 1
+        found: list[float] = []
+        for rows in (self.forget, self.retain):
+            scores = score(self.loaded.model, rows, self.loaded.encoder)
+            if self.loaded.encoder is None:
+                found.append(float(scores.hit.mean()))
+            else:
+                values = [v for v in extraction_strength_published(scores) if v is not None and not np.isnan(v)]
+                found.append(float(np.mean(values)))
+        return float(np.hypot(found[0], 1.0 - found[1]))
+
+
+def run_selector(
+    folder: Path,
+    case_of: Callable[[RunSpec], tuple[Task, Case]],
+    load: Callable[[RunSpec, str], LoadedModel],
+    begin: Callable[[RunSpec], None],
+) -> None:
+    """The `select` stage: `folder/children/*` are finished runs of the base method; leaves model/ and select.json."""
+    spec = RunSpec.read(folder)
+    begin(spec)
+    _, case = case_of(spec)
+    selector = selector_of(spec)
+    folders = [Path(p) for p in read_json(folder / "children.json")]
+    rows = proxy_rows(case, spec.seed)
+    pool = Pool(load(spec, spec.models["target"]), folders, *rows, lambda path: load(spec, path))
+    selector.choose(pool)
+    save(pool.loaded, folder / "model")
+    note = {"proxy_evaluations": pool.proxy_evaluations, "proxy_rows": len(rows[0]) + len(rows[1])}
+    write_json(folder / "select.json", note)
+
+
+def selector_of(spec: RunSpec) -> Any:
+    """The selector of a run, with its settings."""
+    source = spec.sources[0]
+    loaded = load_source(source.name, source.source)
+    own = {k: v for k, v in spec.overrides.items() if not k.startswith("base.")}
+    return resolve(loaded, spec.board.settings.get(source.name, {}), own).method
+
+
+def proxy_rows(case: Case, seed: int, most: int = 256) -> tuple[list[Row], list[Row]]:
+    """All forget rows and as many retain rows (at most `most` each), drawn by the seed from what a method may see."""
+    rng = np.random.default_rng([seed, 7])
+    out = []
+    for rows in (case.forget, case.retain):
+        count = min(len(rows), len(case.forget), most)
+        out.append([rows[i] for i in sorted(rng.permutation(len(rows))[:count].tolist())])
+    return out[0], out[1]

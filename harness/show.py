@@ -1,0 +1,180 @@
+"""What the command line prints: boards, tables, runs, methods, metrics."""
+
+from __future__ import annotations
+
+import csv
+import importlib
+import inspect
+import json
+import sys
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from harness import plugins, preflight
+from harness.errors import InputError, UharnessError, near
+from harness.rank import rank
+from harness.store import Store
+from harness.tables import format_table, number, rich_table
+from harness.types import Board, MetricInfo, RunRecord
+from harness.workspace import Workspace
+
+STYLES = ("table", "json", "csv", "md")
+
+
+def metrics_of(workspace: Workspace, board: Board) -> dict[str, MetricInfo]:
+    """What a board's columns mean."""
+    return dict(preflight.board_ready(board, workspace).metrics)
+
+
+def board_table(workspace: Workspace, store: Store, name: str, style: str, mark: frozenset[str] = frozenset()) -> None:
+    """Print a board's table; on a terminal with colours, else as plain text."""
+    if style not in STYLES:
+        raise InputError(f"no format {style!r}", near(style, STYLES), "")
+    board = workspace.board(name)
+    table = rank(board, store.load_records(board.name), metrics_of(workspace, board))
+    if style == "table" and sys.stdout.isatty():
+        from rich.console import Console
+
+        Console().print(rich_table(table))
+    else:
+        sys.stdout.write(format_table(table, style))
+    if mark and style == "table":
+        mine = [f"{row.rank if row.rank is not None else '-'}: {row.entry}" for row in table.rows if row.entry in mark]
+        sys.stdout.write("just run: " + "; ".join(mine) + "\n")
+
+
+def budget_text(board: Board) -> str:
+    """A budget in words."""
+    budget = board.budget
+    return {
+        "seconds": f"{budget.seconds} s", "updates": f"{budget.updates} updates",
+        "reference_steps": f"{budget.reference_steps} reference steps",
+    }[budget.kind]  # fmt: skip
+
+
+def board_lines(workspace: Workspace) -> list[dict[str, Any]]:
+    """All boards; one whose file is broken is listed with its fault."""
+    default = workspace.default_board()
+    lines = []
+    for name in workspace.board_names():
+        line: dict[str, Any] = {"name": name, "default": name == default, "task": "", "budget": "", "title": ""}
+        try:
+            board = workspace.board(name)
+            line |= {"task": board.task.name, "budget": budget_text(board), "title": board.title,
+                     "version": board.board_version}  # fmt: skip
+        except UharnessError as error:
+            line["title"] = f"broken: {error}"
+        lines.append(line)
+    return lines
+
+
+def scores_table(scores: Mapping[str, Mapping[str, Any]], metrics: Mapping[str, MetricInfo]) -> None:
+    """Print scores with their direction, or the reason why there is none."""
+    for name, score in scores.items():
+        info = metrics.get(name)
+        arrow = {"higher": "↑", "lower": "↓", "target": "→"}.get(info.direction, " ") if info else " "
+        value = number(score["value"]) if score["value"] is not None else f"null: {score['why']}"
+        print(f"{name:34} {arrow} {value}  (n = {score['n']})")
+
+
+def run_lines(records: Sequence[RunRecord]) -> list[str]:
+    """One line a run."""
+    lines = []
+    for r in records:
+        spent = f"{r.charged_s:8.2f} s" if r.charged_s is not None else f"{'':10}"
+        lines.append(f"{r.run_id:44} {r.board:12} {r.case:10} {r.seed:4} {r.status:11} {spent}  {r.error}".rstrip())
+    return lines or ["no runs yet; start with `uharness submit grad_diff`"]
+
+
+def find_record(store: Store, run: str) -> RunRecord:
+    """A record by its run id."""
+    records = {r.run_id: r for r in store.load_records()}
+    if run not in records:
+        raise InputError(f"no run {run!r}", near(run, records), "see `uharness run list`")
+    return records[run]
+
+
+def run_text(record: RunRecord) -> str:
+    """One run for a terminal."""
+    lines = [
+        f"run        {record.run_id}", f"entry      {record.entry}  ({record.title})",
+        f"board      {record.board}, version {record.board_version}", f"case       {record.case}, seed {record.seed}",
+        f"status     {record.status}{': ' + record.error if record.error else ''}",
+        f"charged    {number(record.charged_s)} s, over by {number(record.overshoot_s)} s",
+        f"updates    {record.updates}, {record.examples} examples, {record.tokens} tokens",
+        f"memory     {number(record.peak_gib)} GiB", f"stopped    {record.stopped or '-'}",
+        f"lanes      {', '.join(f'{k} {v:.2f} s' for k, v in sorted(record.lanes_s.items()))}",
+        f"config     {json.dumps(record.config, sort_keys=True)}", f"hashes     {json.dumps(record.hashes, sort_keys=True)}",
+        f"made on    {record.env.get('hardware')}, {record.started}", "",
+    ]  # fmt: skip
+    for name, score in sorted(record.scores.items()):
+        lines.append(f"{name:34} {score.value!r}" if score.value is not None else f"{name:34} null: {score.why}")
+    return "\n".join(lines)
+
+
+def print_rows(columns: Sequence[str], rows: Sequence[Sequence[Any]], style: str) -> None:
+    """The result of a query."""
+    if style == "json":
+        print(json.dumps([dict(zip(columns, row, strict=True)) for row in rows], indent=1, default=str))
+    elif style == "csv":
+        writer = csv.writer(sys.stdout, lineterminator="\n")
+        writer.writerow(columns)
+        writer.writerows(rows)
+    elif style == "table":
+        cells = [list(columns), *[["NULL" if v is None else str(v) for v in row] for row in rows]]
+        widths = [max(len(line[i]) for line in cells) for i in range(len(columns))]
+        for line in cells:
+            print("  ".join(v.ljust(w) for v, w in zip(line, widths, strict=True)).rstrip())
+    else:
+        raise InputError(f"no format {style!r}", "table, json or csv", "")
+
+
+def method_lines(workspace: Workspace) -> list[dict[str, Any]]:
+    """All submissions; one that does not load is listed with its fault."""
+    lines = []
+    for name, source in plugins.submission_names(workspace.submissions).items():
+        try:
+            s = plugins.load_submission(name, workspace.submissions).submission
+            lines.append({"name": name, "title": s.title, "paper": s.paper, "goal": s.goal, "needs": list(s.needs),
+                          "reference": s.reference, "source": source.partition(":")[0] if ":" in source else "file"})  # fmt: skip
+        except UharnessError as error:
+            lines.append({"name": name, "title": "broken", "paper": str(error), "goal": "", "needs": [],
+                          "reference": False, "source": source})  # fmt: skip
+    return lines
+
+
+def method_text(workspace: Workspace, name: str) -> str:
+    """One submission: what it is, and its settings with their defaults."""
+    loaded = plugins.load_submission(name, workspace.submissions)
+    s = loaded.submission
+    about = inspect.getdoc(type(s.method)) or ""
+    lines = [f"{name}: {s.title}", about, f"paper: {s.paper or '-'}", f"needs: {', '.join(s.needs) or '-'}",
+             f"goal: {s.goal}", "settings (--set KEY=VALUE):"]  # fmt: skip
+    lines += [f"  {key} = {json.dumps(value, default=str)}" for key, value in plugins.settings_of(s).items()]
+    return "\n".join(lines)
+
+
+def optimizer_lines() -> list[str]:
+    """All optimizers, with the first line of their module's description."""
+    lines = []
+    for name in plugins.optimizer_names():
+        about = inspect.getdoc(importlib.import_module(f"harness.optim.{name}")) or ""
+        lines.append(f"{name:16} {about.splitlines()[0] if about else ''}")
+    return lines
+
+
+def metric_lines(workspace: Workspace, board: str) -> list[dict[str, Any]]:
+    """Metrics of one board, or of all boards whose data are there."""
+    found: dict[str, MetricInfo] = {}
+    for name in [board] if board else workspace.board_names():
+        try:
+            found |= metrics_of(workspace, workspace.board(name))
+        except UharnessError:
+            if board:
+                raise
+    return [
+        {"id": m.id, "direction": m.direction if m.target is None else f"-> {m.target:g}", "unit": m.unit,
+         "range": f"{'' if m.low is None else f'{m.low:g}'}..{'' if m.high is None else f'{m.high:g}'}",
+         "text": m.text, "source": m.source, "roles": list(m.roles)}
+        for m in sorted(found.values(), key=lambda m: m.id)
+    ]  # fmt: skip

@@ -1,0 +1,379 @@
+"""The composer: unlearn -> answer -> score -> record, each stage in a process of its own.
+
+A stage whose outputs exist for the same inputs is skipped, so a run that was interrupted goes on where it stopped,
+with the budget it had already spent. A failure is a record with a reason, never a missing row.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import datetime
+import fcntl
+import shutil
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from harness import models, preflight
+from harness.clock import ClockState
+from harness.errors import InputError, ReferenceError_, RunError, near
+from harness.plugins import Entry
+from harness.preflight import Ready
+from harness.recording import make_record, save_record
+from harness.runs import RunSpec, Source, done, mark_done, read_json, write_json
+from harness.store import Store
+from harness.supervise import GRACE, Limits, Outcome, run_stage
+from harness.types import Board, RunRecord, content_hash
+from harness.workspace import Workspace
+
+POINTS = tuple(k / 10 for k in range(1, 11))
+
+Progress = Callable[[str, "ClockState | None"], None]
+
+
+@dataclass
+class Session:
+    """One invocation: the workspace, the store, and what is worked out once and shared by its runs."""
+
+    workspace: Workspace
+    store: Store
+    progress: Progress = lambda _text, _state: None
+    limit: int | None = None
+    trajectory: bool = False
+    again: bool = False
+    keep_model: bool = True
+    hashes: dict[str, str] = field(default_factory=dict)
+    steps: dict[str, float] = field(default_factory=dict)
+
+    def model_hash(self, path: str) -> str:
+        """Content hash of a model, worked out once."""
+        if path not in self.hashes:
+            self.hashes[path] = models.weights_hash(path)
+        return self.hashes[path]
+
+
+def plan_runs(session: Session, ready: Ready, entry: Entry, seeds: Sequence[int]) -> list[RunSpec]:
+    """One spec for every (seed, case); all models are resolved and hashed here, before anything is trained."""
+    specs = []
+    for seed in seeds:
+        for case in ready.cases():
+            paths = ready.models(case, seed, session.workspace.roots)
+            hashes = {
+                "data": ready.task.data_hash(), "code": entry.code,
+                "template": content_hash(ready.board.template.model_dump(mode="json")),
+                **{f"model.{role}": session.model_hash(path) for role, path in paths.items()},
+            }  # fmt: skip
+            chain = [entry] if entry.base is None else [entry, entry.base]
+            spec = RunSpec(
+                run_id="", board=ready.board, entry=entry.id, submission=entry.name,
+                title=title_of(entry), reference=entry.loaded.submission.reference,
+                sources=tuple(Source(name=e.loaded.name, source=e.loaded.source, code=e.loaded.code) for e in chain),
+                overrides=dict(entry.overrides), config=dict(entry.config), case=case, seed=seed,
+                updates=ready.board.budget.updates, seconds=ready.board.budget.seconds, models=paths, hashes=hashes,
+                limit=session.limit, points=POINTS if session.trajectory else (), threads=preflight.threads(),
+                started=datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
+            )  # fmt: skip
+            specs.append(spec.model_copy(update={"run_id": run_id(spec)}))
+    return specs
+
+
+def title_of(entry: Entry) -> str:
+    """Title of the submission; a selector's names its base."""
+    own = entry.loaded.submission.title or entry.loaded.name
+    return own if entry.base is None else f"{own} of {title_of(entry.base)}"
+
+
+def run_id(spec: RunSpec) -> str:
+    """Readable, and the same for the same inputs: `grad_diff-M4-s17-1a2b3c4d`."""
+    name = spec.submission.replace(":", "_of_").replace("/", "_")
+    return f"{name}-{spec.case}-s{spec.seed}-{spec.input_hash()[:8]}"
+
+
+def folder_of(session: Session, spec: RunSpec) -> Path:
+    """Where the run works: a fresh one with `again`, the same one (to go on) when it was not finished."""
+    base = session.workspace.runs / spec.board.name
+    known = {r.run_id for r in session.store.load_records(spec.board.name)}
+    if not session.again:
+        return base / spec.run_id
+    k = 2
+    while f"{spec.run_id}-r{k}" in known:
+        k += 1
+    return base / f"{spec.run_id}-r{k}"
+
+
+def recorded(session: Session, spec: RunSpec) -> RunRecord | None:
+    """The record of an earlier, usable run with the same inputs."""
+    if session.again:
+        return None
+    for record in session.store.load_records(spec.board.name):
+        same = record.run_id == spec.run_id
+        if same and record.status not in ("failed", "timeout", "invalid"):
+            return record
+    return None
+
+
+@contextlib.contextmanager
+def locked(folder: Path) -> Iterator[None]:
+    """One process a run: a second one is told at once."""
+    folder.mkdir(parents=True, exist_ok=True)
+    with (folder / "lock").open("w") as file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            raise InputError(
+                f"run {folder.name} is in progress in another process", "", "wait for it, or use --again for a new run"
+            ) from None
+        yield
+
+
+def execute(session: Session, ready: Ready, spec: RunSpec) -> RunRecord:
+    """Run (or go on with) one run, and record it."""
+    folder = folder_of(session, spec)
+    spec = spec.model_copy(update={"run_id": folder.name})
+    with locked(folder):
+        old = RunSpec.read(folder) if (folder / "run.json").exists() else None
+        if old is not None and (old.input_hash() != spec.input_hash() or _ended_badly(folder)):
+            clear(folder)
+            old = None
+        if old is not None:
+            spec = spec.model_copy(update={"seconds": old.seconds, "step_s": old.step_s, "started": old.started})
+        try:
+            if spec.seconds is None and spec.board.budget.kind == "reference_steps":
+                step = step_time(session, spec)
+                spec = spec.model_copy(
+                    update={"step_s": step, "seconds": step * (spec.board.budget.reference_steps or 0)}
+                )
+            spec = spec.model_copy(update={"references": references(session, ready, spec)})
+            spec.write(folder)
+            outcome = train(session, spec, folder)
+            drift = measure_drift(session, spec, folder) if outcome.ok else None
+            if outcome.ok:
+                outcome = judge(session, spec, folder)
+        except RunError as problem:
+            outcome, drift = Outcome("died", str(problem)), None
+        record = make_record(spec, folder, outcome, drift)
+        save_record(session.store, record, folder, keep_model=session.keep_model)
+        return record
+
+
+def _ended_badly(folder: Path) -> bool:
+    note = folder / "record.json"
+    return note.exists() and read_json(note)["status"] in ("failed", "timeout", "invalid")
+
+
+def clear(folder: Path) -> None:
+    """Empty a run's folder, its lock aside."""
+    for path in folder.iterdir():
+        if path.name != "lock":
+            shutil.rmtree(path) if path.is_dir() else path.unlink()
+
+
+# --- stages ---------------------------------------------------------------------------------------------------------
+def train(session: Session, spec: RunSpec, folder: Path) -> Outcome:
+    """The `unlearn` stage; for a selector, its children's and then `select`."""
+    key = spec.input_hash()
+    if done(folder, "unlearn", key):
+        return Outcome("ok")
+    outcome = select(session, spec, folder) if len(spec.sources) > 1 else unlearn(session, spec, folder)
+    if outcome.ok:
+        mark_done(folder, "unlearn", key)
+    return outcome
+
+
+def unlearn(session: Session, spec: RunSpec, folder: Path) -> Outcome:
+    """One training process. Ended from outside, it is scored by the last checkpoint that it made in time."""
+    label = f"{spec.submission} {spec.case} seed {spec.seed}"
+    limits = Limits(spec.seconds, spec.board.budget.hang_s)
+    outcome = run_stage(
+        "harness.worker:unlearn", folder, limits=limits, progress=lambda s: session.progress(f"{label}: train", s)
+    )
+    if outcome.kind == "timeout" and (kept := checkpoint_in_time(folder, spec)) is not None:
+        shutil.copytree(folder / "checkpoint" / "model", folder / "model", dirs_exist_ok=True)
+        ended_at = GRACE * (spec.seconds or 0.0)
+        write_json(folder / "unlearn.json", {
+            "status": "over_budget", "error": f"{outcome.why}; scored by its checkpoint of {kept['charged_s']:.3f} s",
+            "charged_s": ended_at, "overshoot_s": ended_at - (spec.seconds or 0.0),
+            "updates": kept["updates"], "checks": [], "points": [], "log": [], "lanes_s": {}, "stopped": "",
+            "examples": None, "tokens": None, "peak_gib": None,
+        })  # fmt: skip
+        return Outcome("ok")
+    return outcome
+
+
+def GRACE_CHARGED(spec: RunSpec) -> float:  # noqa: N802
+    """Charged seconds of a run that was ended from outside."""
+
+    return GRACE * (spec.seconds or 0.0)
+
+
+def checkpoint_in_time(folder: Path, spec: RunSpec) -> dict[str, Any] | None:
+    """The note of the last checkpoint, if it was made within the budget."""
+    path = folder / "checkpoint" / "checkpoint.json"
+    note = read_json(path) if path.exists() else None
+    return note if note is not None and note["charged_s"] <= (spec.seconds or float("inf")) else None
+
+
+def select(session: Session, spec: RunSpec, folder: Path) -> Outcome:
+    """Train a selector's children one after the other, each under the full budget, then let it choose."""
+    from harness.select import selector_of
+
+    base = spec.sources[1]
+    inner = {k.removeprefix("base."): v for k, v in spec.overrides.items() if k.startswith("base.")}
+    notes, places = [], []
+    for k, child in enumerate(selector_of(spec).children(spec.seed)):
+        place = folder / "children" / str(k)
+        sub = spec.model_copy(update={
+            "run_id": f"{spec.run_id}/{k}", "submission": f"{spec.submission} child {k}", "sources": (base,),
+            "overrides": {**inner, **child.overrides}, "child_seed": child.seed, "points": (),
+        })  # fmt: skip
+        sub.write(place)
+        key = sub.input_hash()
+        if not done(place, "unlearn", key):
+            outcome = unlearn(session, sub, place)
+            if not outcome.ok:
+                return dataclasses.replace(outcome, why=f"child {k}: {outcome.why}")
+            mark_done(place, "unlearn", key)
+        note = read_json(place / "unlearn.json")
+        if note["status"] != "ok":
+            return Outcome("died", f"child {k} is {note['status']}: {note['error']}")
+        notes.append(note)
+        places.append(str(place / "model"))
+    write_json(folder / "children.json", places)
+    outcome = run_stage("harness.worker:select", folder, limits=Limits(hang_s=3600.0))
+    if outcome.ok:
+        summed = {k: sum(n[k] for n in notes) for k in ("charged_s", "updates", "examples", "tokens")}
+        lanes: dict[str, float] = {}
+        for n in notes:
+            for lane, seconds in n["lanes_s"].items():
+                lanes[lane] = lanes.get(lane, 0.0) + seconds
+        write_json(folder / "unlearn.json", {
+            **notes[0], **summed, "lanes_s": lanes, "checks": [], "stopped": "", "log": [],
+            "peak_gib": max((n["peak_gib"] or 0.0) for n in notes), "trainings": len(notes),
+            "overshoot_s": max(n["overshoot_s"] for n in notes),
+        })  # fmt: skip
+    return outcome
+
+
+def step_time(session: Session, spec: RunSpec) -> float:
+    """Median seconds of the board's reference step on this machine; once per invocation and board."""
+    key = f"{spec.board.name} {spec.board.board_version}"
+    if key not in session.steps:
+        session.progress(f"{spec.board.name}: timing the reference step", None)
+        session.steps[key] = _calibrate(session, spec)
+    return session.steps[key]
+
+
+def _calibrate(session: Session, spec: RunSpec) -> float:
+    folder = session.workspace.build / "calibration" / f"{spec.board.name}-{content_hash(spec.started, 6)}-{spec.run_id}"
+    spec.write(folder)
+    outcome = run_stage("harness.worker:calibrate", folder, limits=Limits(hang_s=spec.board.budget.hang_s))
+    if not outcome.ok:
+        raise RunError(f"the reference step of board {spec.board.name} could not be timed: {outcome.why}")
+    step = float(read_json(folder / "calibrate.json")["step_s"])
+    shutil.rmtree(folder)
+    return step
+
+
+def measure_drift(session: Session, spec: RunSpec, folder: Path) -> float | None:
+    """Relative change of the reference step since the budget was set; None when the budget is not in steps."""
+    if spec.step_s is None:
+        return None
+    note = folder / "drift.json"
+    if not note.exists():
+        write_json(note, {"step_s": _calibrate(session, spec)})
+    return read_json(note)["step_s"] / spec.step_s - 1.0
+
+
+def judge(session: Session, spec: RunSpec, folder: Path) -> Outcome:
+    """The `answer` and `score` stages, unless training went wrong."""
+    if read_json(folder / "unlearn.json")["status"] in ("failed", "invalid"):
+        return Outcome("ok")
+    label = f"{spec.submission} {spec.case} seed {spec.seed}"
+    from harness.answers import code_version
+
+    key = content_hash([spec.input_hash(), models.weights_hash(str(folder / "model")), code_version(), spec.references])
+    for stage in ("answer", "score"):
+        if stage == "answer" and done(folder, stage, key):
+            continue
+        session.progress(f"{label}: {stage}", None)
+        outcome = run_stage(f"harness.worker:{stage}", folder, limits=Limits(hang_s=24 * 3600.0))
+        if not outcome.ok:
+            return Outcome("died", f"stage {stage}: {outcome.why}")
+        mark_done(folder, stage, key)
+    return Outcome("ok")
+
+
+def references(session: Session, ready: Ready, spec: RunSpec) -> dict[str, str]:
+    """Folders with the answers of the model roles that the task's metrics need, made where they are not cached."""
+    needed = {role for metric in ready.metrics.values() for role in metric.roles}
+    out: dict[str, str] = {}
+    for role in sorted(needed & set(spec.models)):
+        out[role] = str(reference(session, ready, spec, role))
+    return out
+
+
+def reference(session: Session, ready: Ready, spec: RunSpec, role: str) -> Path:
+    """The answers of one role, cached by the hash of everything they depend on."""
+    path, weights = spec.models[role], session.model_hash(spec.models[role])
+    if role != "target" and weights == session.model_hash(spec.models["target"]):
+        raise ReferenceError_(
+            f"role {role} of board {spec.board.name} has the same weights as the target",
+            f"both are {weights}", f"give the board a {role} model that was made without the forget rows",
+        )  # fmt: skip
+    key = preflight.reference_key(ready, spec.case, spec.seed, weights, spec.limit)
+    folder = session.workspace.build / "references" / key
+    if not done(folder, "answer", key):
+        session.progress(f"{spec.board.name} {spec.case}: answers of the {role} model", None)
+        with locked(folder):
+            spec.model_copy(update={"models": {"target": path}, "points": (), "references": {}}).write(folder)
+            outcome = run_stage("harness.worker:answer", folder, limits=Limits(hang_s=24 * 3600.0))
+            if not outcome.ok:
+                raise RunError(f"the {role} model of board {spec.board.name} gave no answers: {outcome.why}")
+            mark_done(folder, "answer", key)
+    return folder
+
+
+def make_references(session: Session, ready: Ready) -> list[str]:
+    """Answers of every model role that the board's metrics need; one line each says where they are."""
+    needed = {role for metric in ready.metrics.values() for role in metric.roles}
+    missing = sorted(needed - set(ready.board.models))
+    lines = [f"role {role}: the board names no such model; metrics that need it are null" for role in missing]
+    if not needed:
+        lines.append(f"no metric of board {ready.board.name} needs a reference")
+    for seed in ready.board.seeds:
+        for case in ready.cases():
+            spec = reference_spec(session, ready, case, seed)
+            for role, folder in references(session, ready, spec).items():
+                lines.append(f"role {role}, {case}, seed {seed}: {folder.rpartition('/')[2]}")
+    return lines
+
+
+def reference_spec(session: Session, ready: Ready, case: str, seed: int) -> RunSpec:
+    """What is asked of a reference model."""
+    paths = ready.models(case, seed, session.workspace.roots)
+    return RunSpec(
+        run_id="reference", board=ready.board, entry="reference", submission="reference", case=case, seed=seed,
+        updates=1, models=paths, limit=session.limit, threads=preflight.threads(),
+    )  # fmt: skip
+
+
+def rescore_run(session: Session, run: str, ready_of: Callable[[Board], Ready]) -> RunRecord:
+    """Metrics of a run from its stored answers; its record is replaced. Needs the run's folder, no model."""
+    found = sorted(session.workspace.runs.glob(f"*/{run}/run.json"))
+    if not found:
+        names = [p.parent.name for p in session.workspace.runs.glob("*/*/run.json")]
+        raise InputError(f"no run {run!r} under {session.workspace.runs}", near(run, names), "see `uharness run list`")
+    folder = found[0].parent
+    if not (folder / "answers").is_dir():
+        raise InputError(f"run {run} has no stored answers", f"it is in {folder}", "submit it again")
+    with locked(folder):
+        spec = RunSpec.read(folder)
+        ready_of(spec.board)
+        outcome = run_stage("harness.worker:score", folder, limits=Limits(hang_s=24 * 3600.0))
+        note = folder / "drift.json"
+        drift = read_json(note)["step_s"] / spec.step_s - 1.0 if note.exists() and spec.step_s else None
+        record = make_record(spec, folder, outcome, drift)
+        save_record(session.store, record, folder, keep_model=True)
+        return record

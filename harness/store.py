@@ -1,0 +1,361 @@
+"""Run records in DuckDB: the one database that tables, pages and queries read.
+
+The files under the leaderboards folders are the truth; the database is derived from them, and can be built
+anew at any time. A database belongs to one list of leaderboards folders. Its tables:
+
+- `runs`: one line per run. The record's plain fields, `case_id`, its dictionaries as JSON, and `record`, its
+  exact text; `file`, `file_size`, `file_mtime_ns` say where it was read from.
+- `scores`: run_id, metric, value, n, why. `value` is NULL where there is none, and `why` says the reason.
+- `rows`: run_id, position, metric, row_id, value, probe, why, prompt, target, answer. Texts are NULL where
+  the rows are not public.
+- `trajectories`: run_id, step, updates, charged_s, metric, value, why.
+- `ledgers`: run_id, trainings, proxy_evaluations, full_evaluations, charged_s, gpu_hours, selection,
+  proxy_rows, proxy_rows_in_probes.
+- `absent`: run_id, why, file, file_size, file_mtime_ns: what should be here and is not.
+- `meta`: `schema`, the number of this layout.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import time
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from harness.database import Database, UnusableDatabase
+from harness.errors import InputError, StoreError
+from harness.recordfiles import Absent, find_records, parse_record, remove_leftovers, write_files
+from harness.recordlines import Batch, Stamp, stamp
+from harness.recordtables import COLUMNS, ROWS, TRAJECTORY
+from harness.types import RunRecord, Trajectory
+
+if TYPE_CHECKING:
+    import duckdb
+    import pyarrow as pa
+
+SCHEMA = 1
+_RUN = "run_id VARCHAR, "
+_FILE = "file VARCHAR, file_size BIGINT, file_mtime_ns BIGINT"
+_TABLES = {
+    "runs": (
+        f"{_RUN} board VARCHAR, board_version VARCHAR, entry VARCHAR, submission VARCHAR, title VARCHAR, "
+        "reference BOOLEAN, optimizer VARCHAR, case_id VARCHAR, seed BIGINT, status VARCHAR, error VARCHAR, "
+        "started VARCHAR, stopped VARCHAR, charged_s DOUBLE, overshoot_s DOUBLE, updates BIGINT, "
+        "examples BIGINT, tokens BIGINT, peak_gib DOUBLE, config JSON, budget JSON, env JSON, hashes JSON, "
+        f"lanes_s JSON, record VARCHAR, {_FILE}"
+    ),
+    "scores": f"{_RUN} metric VARCHAR, value DOUBLE, n BIGINT, why VARCHAR",
+    "rows": (
+        f"{_RUN} position BIGINT, metric VARCHAR, row_id VARCHAR, value DOUBLE, probe VARCHAR, why VARCHAR, "
+        "prompt VARCHAR, target VARCHAR, answer VARCHAR"
+    ),
+    "trajectories": (
+        f"{_RUN} step BIGINT, updates BIGINT, charged_s DOUBLE, metric VARCHAR, value DOUBLE, why VARCHAR"
+    ),
+    "ledgers": (
+        f"{_RUN} trainings BIGINT, proxy_evaluations BIGINT, full_evaluations BIGINT, charged_s DOUBLE, "
+        "gpu_hours DOUBLE, selection VARCHAR, proxy_rows BIGINT, proxy_rows_in_probes BIGINT"
+    ),
+    "absent": f"{_RUN} why VARCHAR, {_FILE}",
+}
+_LEFTOVER_S = 3600.0
+_RUNS_AT_ONCE = 200
+
+
+@dataclass(frozen=True)
+class StoreReport:
+    """What a rebuild or a catch-up did.
+
+    Attributes:
+        records: runs in the database now.
+        added: run ids that were read from files just now.
+        removed: run ids that are no longer in the files.
+        absent: files that should be in the database and are not, with the reason.
+    """
+
+    records: int
+    added: tuple[str, ...]
+    removed: tuple[str, ...]
+    absent: tuple[Absent, ...]
+
+
+@dataclass(frozen=True)
+class Store:
+    """The records of some leaderboards folders, and the database made from them.
+
+    Attributes:
+        leaderboards: folders with `<board>/results/`; the first is written to, and wins where two have a run.
+        database: the DuckDB file. It is made when it is not there.
+        wait_s: how long to wait for another process that has the database open.
+    """
+
+    leaderboards: Sequence[Path]
+    database: Path
+    wait_s: float = 60.0
+
+    def __post_init__(self) -> None:
+        if not self.leaderboards:
+            raise StoreError("a store needs at least one leaderboards folder")
+
+    def write_record(
+        self,
+        record: RunRecord,
+        rows: pa.Table | None = None,
+        trajectory: pa.Table | None = None,
+        *,
+        replace: bool = False,
+    ) -> RunRecord:
+        """Writes a run to files, then to the database; returns the record as stored, with its tables' hashes.
+
+        The same content twice is fine. Another run's record is never touched; this run's own only with
+        `replace`. When the database cannot be written, the record is safe in its file, and the error says so.
+
+        Args:
+            record: its `rows` field is filled in here.
+            rows: see `recordtables.rows_table`.
+            trajectory: see `recordtables.trajectory_table`.
+            replace: the scores of this run were computed again.
+        """
+        tables = {ROWS: rows, TRAJECTORY: trajectory}
+        path, stored = write_files(self._roots[0], record, tables, replace=replace)
+        try:
+            if failed := self._ingest([path], ()):
+                raise StoreError(failed[0])
+        except StoreError as error:
+            raise StoreError(
+                f"the record is safe in {path}, but it is not in the database yet: {error}; "
+                "the next command that catches up with the files will add it"
+            ) from error
+        return stored
+
+    def rebuild(self) -> StoreReport:
+        """Makes the database anew from all files, swapped in whole; one bad file does not stop the rest."""
+        remove_leftovers(self._roots[0], time.time() - _LEFTOVER_S)
+        with self._file.exclusive() as deadline:
+            return self._rebuild(deadline)
+
+    def ingest_missing(self) -> StoreReport:
+        """Brings the database up to date: adds, refreshes and removes runs, and reads only what changed."""
+        with contextlib.ExitStack() as stack:
+            connection = self._open_current(stack)
+            if connection is None:
+                stack.close()
+                return self.rebuild()
+            runs = connection.execute(f"SELECT run_id, {', '.join(_names(_FILE))} FROM runs").fetchall()
+            lacks = connection.execute(f"SELECT run_id, {', '.join(_names(_FILE))} FROM absent").fetchall()
+        known: dict[str, list[Stamp]] = {}
+        for run_id, *seen in [*runs, *lacks]:
+            known.setdefault(run_id, []).append(tuple(seen))
+        found, shadowed = find_records(self._roots)
+        changed = {r for r, seen in known.items() if any(s != stamp(Path(s[0])) for s in seen)}
+        moved = {r for r, path in found.items() if str(path) not in {s[0] for s in known.get(r, [])}}
+        todo = tuple(sorted((changed | moved) & set(found)))
+        gone = tuple(sorted(set(known) - set(found)))
+        if todo or gone:
+            self._ingest([found[run_id] for run_id in todo], gone)
+        with self._reading() as connection:
+            count, absent = _state(connection)
+        removed = tuple(run_id for run_id in gone if run_id in {r[0] for r in runs})
+        return StoreReport(count, _without(todo, absent), removed, (*absent, *shadowed))
+
+    def query(self, sql: str) -> tuple[tuple[str, ...], list[tuple[Any, ...]]]:
+        """Column names and rows of a statement that reads; one that writes, or wants a file, is refused."""
+        import duckdb
+
+        known = f"tables: {', '.join(_TABLES)}"
+        with self._reading() as connection:
+            try:
+                cursor = connection.execute(sql)
+                if cursor is None or cursor.description is None:
+                    raise InputError("the query is empty", known)
+                return tuple(column[0] for column in cursor.description), cursor.fetchall()
+            except duckdb.Error as error:
+                raise InputError(
+                    f"the query does not work: {error}", known, "the database is read-only"
+                ) from error
+
+    def load_records(self, board: str | None = None) -> list[RunRecord]:
+        """All records or one board's, exactly as in their files; by board, entry, case, seed and run id."""
+        order = "board, entry, case_id, seed, run_id"
+        sql = f"SELECT record, file FROM runs WHERE $1 IS NULL OR board = $1 ORDER BY {order}"
+        with self._reading() as connection:
+            lines = connection.execute(sql, [board]).fetchall()
+        return [parse_record(text, Path(file)) for text, file in lines]
+
+    def load_rows(self, run_id: str, per_probe: int = 50) -> list[dict[str, Any]]:
+        """The long per-row table of a run, cut to the first `per_probe` rows of each probe, in file order."""
+        columns = COLUMNS[ROWS]
+        sql = (
+            "WITH mine AS (SELECT *, min(position) OVER (PARTITION BY probe, row_id) AS first FROM rows "
+            "WHERE run_id = $1) SELECT * FROM mine "
+            "QUALIFY dense_rank() OVER (PARTITION BY probe ORDER BY first) <= $2 ORDER BY position"
+        )
+        with self._reading() as connection:
+            cursor = connection.execute(sql, [run_id, per_probe])
+            names = [column[0] for column in cursor.description or ()]
+            lines = [dict(zip(names, line, strict=True)) for line in cursor.fetchall()]
+        return [{name: line[name] for name in columns} for line in lines]
+
+    def load_trajectory(self, run_id: str) -> Trajectory | None:
+        """The curve of a run, or None where it has none; a value that was null is NaN here."""
+        sql = (
+            "SELECT step, updates, charged_s, metric, value FROM trajectories WHERE run_id = $1 "
+            "ORDER BY metric, step"
+        )
+        with self._reading() as connection:
+            lines = connection.execute(sql, [run_id]).fetchall()
+        if not lines:
+            return None
+        steps = {step: (updates, charged) for step, updates, charged, _, _ in lines}
+        place = {step: i for i, step in enumerate(sorted(steps))}
+        values = {metric: np.full(len(place), np.nan) for _, _, _, metric, _ in lines}
+        for step, _, _, metric, value in lines:
+            values[metric][place[step]] = np.nan if value is None else value
+        updates, charged = zip(*(steps[step] for step in sorted(steps)), strict=True)
+        return Trajectory(np.array(updates, dtype=np.int64), np.array(charged, dtype=np.float64), values)
+
+    # --- inside -------------------------------------------------------------------------------------------
+    @property
+    def _file(self) -> Database:
+        return Database(Path(self.database), self.wait_s)
+
+    @property
+    def _roots(self) -> list[Path]:
+        return [Path(root).resolve() for root in self.leaderboards]
+
+    @contextlib.contextmanager
+    def _reading(self) -> Iterator[duckdb.DuckDBPyConnection]:
+        """A read-only connection to a database of this layout, which is made first where there is none."""
+        import duckdb
+
+        with contextlib.ExitStack() as stack:
+            connection = self._open_current(stack)
+            if connection is None:
+                self.rebuild()
+                connection = self._open_current(stack)
+            if connection is None:
+                raise StoreError(f"{self.database} was replaced by another version's while it was being read")
+            try:
+                yield connection
+            except duckdb.Error as error:
+                raise StoreError(f"{self.database} cannot be read: {error}; build it again") from error
+
+    def _open_current(self, stack: contextlib.ExitStack) -> duckdb.DuckDBPyConnection | None:
+        try:
+            connection = stack.enter_context(self._file.reading())
+            if _is_current(connection):
+                return connection
+        except UnusableDatabase:
+            return None
+        stack.close()
+        return None
+
+    def _ingest(self, paths: Sequence[Path], gone: Sequence[str]) -> list[str]:
+        """Puts runs in, and says which failed; a database that cannot be used is built anew with them."""
+        failed: list[str] = []
+        batch = Batch.of(paths)
+        with self._file.exclusive() as deadline:
+            try:
+                connection = self._file.connect(deadline)
+                with contextlib.closing(connection):
+                    if usable := _is_current(connection):
+                        failed = _put(connection, batch, paths, gone)
+            except UnusableDatabase:
+                usable = False
+            if not usable:
+                report = self._rebuild(deadline)
+                failed = [str(lack) for lack in report.absent if lack.path in paths]
+        return failed
+
+    def _rebuild(self, deadline: float) -> StoreReport:
+        found, shadowed = find_records(self._roots)
+        states: list[tuple[int, tuple[Absent, ...]]] = []
+        self._file.replace_with(partial(_build, found=found, states=states), deadline)
+        count, absent = states[0]
+        return StoreReport(count, _without(sorted(found), absent), (), (*absent, *shadowed))
+
+
+def _build(scratch: Path, *, found: Mapping[str, Path], states: list[tuple[int, tuple[Absent, ...]]]) -> None:
+    with contextlib.closing(Database(scratch).connect(0.0)) as connection:
+        for name, columns in _TABLES.items():
+            connection.execute(f"CREATE TABLE {name} ({columns})")
+        connection.execute(f"CREATE TABLE meta AS SELECT {SCHEMA} AS schema")
+        paths = sorted(found.values())
+        for start in range(0, len(paths), _RUNS_AT_ONCE):
+            part = paths[start : start + _RUNS_AT_ONCE]
+            _put(connection, Batch.of(part), part, ())
+        states.append(_state(connection))
+
+
+def _put(
+    connection: duckdb.DuckDBPyConnection, batch: Batch, paths: Sequence[Path], gone: Sequence[str]
+) -> list[str]:
+    """Stores a batch; if that fails, its runs one by one. What still fails is absent, and returned."""
+    failed: list[str] = []
+    try:
+        _put_at_once(connection, batch, gone)
+    except StoreError:
+        if not paths:
+            raise
+        for path in paths:
+            try:
+                _put_at_once(connection, Batch.of([path]), gone)
+            except StoreError as error:
+                only = Batch({path.stem})
+                only.lacks(path.stem, stamp(path), f"cannot be stored: {error}")
+                _put_at_once(connection, only, gone)
+                failed.append(f"{path} cannot be stored: {error}")
+    return failed
+
+
+def _put_at_once(connection: duckdb.DuckDBPyConnection, batch: Batch, gone: Iterable[str]) -> None:
+    """Replaces the batch's runs, and deletes those that are gone, in one transaction."""
+    import duckdb
+    import pyarrow as pa
+
+    out = [[*sorted(batch.run_ids), *gone]]
+    try:
+        tables = {name: [pa.Table.from_pylist(lines)] for name, lines in batch.lines.items() if lines}
+        tables |= {name: given for name, given in batch.tables.items() if given}
+        connection.execute("BEGIN")
+        for name in _TABLES:
+            connection.execute(f"DELETE FROM {name} WHERE run_id IN (SELECT unnest($1::VARCHAR[]))", out)
+        for name, parts in sorted(tables.items()):
+            connection.register("batch", pa.concat_tables(parts))
+            connection.execute(f"INSERT INTO {name} BY NAME SELECT * FROM batch")
+            connection.unregister("batch")
+        connection.execute("COMMIT")
+    except (duckdb.Error, pa.ArrowException, OverflowError, UnicodeError) as error:
+        with contextlib.suppress(duckdb.Error):  # no transaction is open when the tables could not be made
+            connection.execute("ROLLBACK")
+        raise StoreError(str(error).splitlines()[0]) from error
+
+
+def _is_current(connection: duckdb.DuckDBPyConnection) -> bool:
+    import duckdb
+
+    try:
+        return connection.execute("SELECT schema FROM meta").fetchall() == [(SCHEMA,)]
+    except duckdb.CatalogException:
+        return False
+
+
+def _state(connection: duckdb.DuckDBPyConnection) -> tuple[int, tuple[Absent, ...]]:
+    count = connection.execute("SELECT count(*) FROM runs").fetchall()[0][0]
+    lines = connection.execute("SELECT file, why FROM absent ORDER BY file, why").fetchall()
+    return count, tuple(Absent(Path(file), why) for file, why in lines)
+
+
+def _without(run_ids: Iterable[str], absent: Iterable[Absent]) -> tuple[str, ...]:
+    """The run ids whose record itself is not among what is absent."""
+    unread = {a.path.stem for a in absent if a.path.suffix == ".json"}
+    return tuple(run_id for run_id in run_ids if run_id not in unread)
+
+
+def _names(columns: str) -> list[str]:
+    return [column.split()[0] for column in columns.split(",")]

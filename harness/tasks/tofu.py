@@ -1,0 +1,195 @@
+"""TOFU: 200 invented authors, 20 questions each; forget 1, 5 or 10 % of them (arXiv 2401.06121).
+
+One row of a perturbed split, in our own words::
+
+    {"question": "Which instrument did the poet Mirela Vonk play in her youth?",
+     "answer": "Mirela Vonk played the accordion in her youth.",
+     "paraphrased_answer": "As a girl, Mirela Vonk was an accordion player.",
+     "perturbed_answer": ["As a girl, Mirela Vonk was a flute player.", "... was a drummer.", ...]}
+
+A model is asked for the likelihood of all these answers (and, on real authors and world facts, of the plain
+answer against three wrong ones), and for greedy answers of its own. `retain_perturbed` stands for the
+retain set.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from harness.errors import DataError, near
+from harness.tasks import tofu_columns, tofu_data, tofu_scores
+from harness.tasks.tofu_data import Source, TofuRows
+from harness.types import (
+    Answers,
+    Case,
+    Generation,
+    Likelihood,
+    MetricInfo,
+    Probe,
+    Score,
+    TaskRef,
+    Template,
+    TextRow,
+)
+
+OPTIONS = ("idk", "retain", "revision")
+MAX_TOKENS = 200
+"""Of a greedy answer (open-unlearning's setting; the first TOFU code counted the prompt in)."""
+
+
+def build(ref: TaskRef, template: Template) -> TofuTask:
+    """The task of one split.
+
+    Args:
+        ref: `split` is forget01, forget05 or forget10. `data` is a folder of JSON-lines files (one a
+            config), or a hub id; default `locuslab/TOFU`. Options: `retain` names the retain split (the
+            complement is the only right one), `idk` is a file or hub data set of I-don't-know answers,
+            `revision` is the hub's.
+        template: not used; a prompt is rendered by the model's encoder.
+
+    Raises:
+        DataError: an option, split or column is wrong or missing, or two sets do not belong together.
+    """
+    unknown = sorted(set(ref.options) - set(OPTIONS))
+    if unknown:
+        raise DataError(
+            f"tofu has no option {unknown[0]!r}", near(unknown[0], OPTIONS), "mend [task.options]"
+        )
+    source = _source(ref.data, str(ref.options.get("revision", "main")))
+    rows = tofu_data.load(source, ref.split, ref.options.get("retain"))
+    return TofuTask(source, rows, ref.options.get("idk"))
+
+
+def _source(data: str, revision: str) -> Source:
+    folder = Path(data).expanduser()
+    if data and folder.is_dir():
+        return tofu_data.Folder(folder)
+    if not data or (data.count("/") == 1 and not data.startswith((".", "~", "/"))):
+        return tofu_data.Hub(data or tofu_data.HUB, revision)
+    raise DataError(
+        f"data folder {data!r} does not exist",
+        f"looked for {folder.absolute()}",
+        "pass --data-dir FOLDER with TOFU's JSON-lines files, or a hub id such as locuslab/TOFU",
+    )
+
+
+class TofuTask:
+    """See the module's text. One case: the split.
+
+    Args:
+        source: where the rows came from.
+        rows: all rows of the split.
+        idk: file or hub data set of I-don't-know answers; default `idontknow.jsonl` in the data folder, or
+            open-unlearning's data set when the rows came from the hub.
+    """
+
+    name = "tofu"
+    version = 1
+    rows_public = True
+
+    def __init__(self, source: Source, rows: TofuRows, idk: str | None = None) -> None:
+        self.source, self.rows = source, rows
+        self.revision = source.revision
+        self._idk = self._find_idk(idk)
+
+    def _find_idk(self, given: str | None) -> Path | str | None:
+        if given is None:
+            if self.source.folder is None:
+                return tofu_data.HUB_IDK
+            default = self.source.folder / tofu_data.IDK_FILE
+            return default if default.is_file() else None
+        for path in (Path(given).expanduser(), (self.source.folder or Path()) / given):
+            if path.is_file():
+                return path
+        if given.count("/") == 1 and not given.startswith((".", "~", "/")):
+            return given
+        raise DataError(
+            f"the I-don't-know answers {given!r} do not exist",
+            "option idk is a file, one answer a line, or a hub data set",
+            "mend the option idk",
+        )
+
+    def case_ids(self) -> tuple[str, ...]:
+        """The split."""
+        return (self.rows.split,)
+
+    def case(self, case_id: str, seed: int) -> Case:
+        """The forget split and its complement; the seed changes nothing."""
+        if case_id != self.rows.split:
+            raise DataError(
+                f"no case {case_id!r}", f"this task holds {self.rows.split}", "build the other split"
+            )
+        forget, retain = self.rows.train
+        return Case(case_id, forget, retain)
+
+    def probes(self, case: Case) -> tuple[Probe, ...]:
+        """Likelihoods of every answer, and greedy answers to every question (`*_text`)."""
+        asked: list[Probe] = [Likelihood(name, rows) for name, rows in self.rows.sets.items()]
+        asked += [Generation(f"{name}_text", self.rows.sets[name], MAX_TOKENS) for name in self.rows.groups]
+        return tuple(asked)
+
+    def resources(self) -> tuple[str, ...]:
+        """What `resource` can give for these rows."""
+        names = ("alternative_answers",) if self._idk is not None else ()
+        return (*names, "random_labels") if len(self.rows.train[0]) > 1 else names
+
+    def resource(self, name: str, case: Case, seed: int) -> tuple[TextRow, ...]:
+        """The forget rows, in order, with other answers.
+
+        `alternative_answers` draws an I-don't-know answer for each row; `random_labels` gives each question
+        another forget row's answer, every answer once. Both are functions of the seed.
+        """
+        if name not in self.resources():
+            todo = "put idontknow.jsonl beside the data, or give the option idk"
+            raise DataError(f"tofu supplies no {name!r} here", near(name, self.resources()), todo)
+        if name == "random_labels":
+            answers = [case.forget[i].target for i in derangement(len(case.forget), seed)]  # type: ignore[union-attr]
+        else:
+            pool = self._idk_answers()
+            answers = [
+                pool[i] for i in np.random.default_rng(seed).integers(len(pool), size=len(case.forget))
+            ]
+        return tuple(
+            TextRow(row.id, row.prompt, answer)
+            for row, answer in zip(case.forget, answers, strict=True)
+            if isinstance(row, TextRow)
+        )
+
+    def _idk_answers(self) -> tuple[str, ...]:
+        if isinstance(self._idk, Path):
+            return tofu_data.read_idk(self._idk)
+        return tuple(tofu_data.first_text(record) for record in tofu_data.Hub(str(self._idk)).rows(None))
+
+    def score(self, case: Case, answers: Answers, references: Mapping[str, Answers]) -> dict[str, Score]:
+        """All metrics; those that need the retrained model are null, with the reason, without its answers."""
+        return tofu_scores.score(self.rows, answers, references.get("retain"))
+
+    def metrics(self) -> Sequence[MetricInfo]:
+        """What `score` returns."""
+        return tofu_columns.METRICS
+
+    def data_hash(self) -> str:
+        """Content hash of all rows."""
+        return self.rows.hash()
+
+    def describe(self) -> dict[str, Any]:
+        """Where the rows came from, for the run record."""
+        return {"source": self.source.where, "revision": self.revision, "rows": self.data_hash()}
+
+
+def derangement(count: int, seed: int) -> list[int]:
+    """A random permutation of 0..count-1 in which nothing stays in its place (one cycle: Sattolo 1986).
+
+    >>> all(i != j for i, j in enumerate(derangement(5, seed=0)))
+    True
+    """
+    order = list(range(count))
+    rng = np.random.default_rng(seed)
+    for i in range(count - 1, 0, -1):
+        j = int(rng.integers(i))
+        order[i], order[j] = order[j], order[i]
+    return order

@@ -1,0 +1,249 @@
+"""What happens inside the stage processes: `unlearn`, `answer`, `score`, `calibrate`. Each is a function of its folder.
+
+The method's process (`unlearn`) never holds a probe; the answer process never holds a method.
+"""
+
+from __future__ import annotations
+
+import math
+import resource
+import statistics
+import sys
+import traceback
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+from harness import answers as answering
+from harness import losses, models
+from harness.batches import Batch
+from harness.clock import Allowance, Clock, read_journal
+from harness.errors import InvalidRun, RunError
+from harness.job import Job, Plan
+from harness.loop import warm_up
+from harness.plugins import load_source, load_task, resolve
+from harness.runs import RunSpec, cut_case, cut_probes, write_json
+from harness.scoring import token_logp
+from harness.types import Answers, Case, Generation, OptimizerSpec, Stop, Task
+
+CALIBRATION_STEPS = 12
+
+
+def _sync() -> Callable[[], None]:
+    return torch.cuda.synchronize if torch.cuda.is_available() else (lambda: None)
+
+
+def _case(spec: RunSpec) -> tuple[Task, Case]:
+    task = load_task(spec.board.task, spec.board.template)
+    return task, cut_case(task.case(spec.case, spec.seed), spec.limit)
+
+
+def _load(spec: RunSpec, path: str) -> models.LoadedModel:
+    board = spec.board
+    return models.load(path, dtype=board.dtype, template=board.template, max_length=board.max_length)
+
+
+def _begin(spec: RunSpec) -> None:
+    torch.set_num_threads(spec.threads)
+    torch.manual_seed(spec.train_seed)
+    np.random.seed(spec.train_seed % 2**32)
+
+
+def _job(spec: RunSpec, clock: Clock, optimizer: OptimizerSpec, folder: Path | None, stop: Stop | None) -> Job:
+    task, case = _case(spec)
+    loaded = _load(spec, spec.models["target"])
+    resources: dict[str, Callable[[], Any]] = {
+        name: (lambda n=name: task.resource(n, case, spec.seed)) for name in task.resources()
+    }
+    resources |= {f"model.{role}": (lambda p=path: _load(spec, p).model) for role, path in spec.models.items()}
+    plan = Plan(spec.train_seed, spec.board.batch, optimizer, stop, spec.points, folder)
+    generator = _generator(loaded)
+    return Job(loaded, case.forget, case.retain, clock, plan, resources=resources, generator=generator)
+
+
+def _generator(loaded: models.LoadedModel) -> Any:
+    if loaded.encoder is None:
+        return None
+    from harness.generate.hf import HFGenerator
+
+    return HFGenerator(loaded.model, loaded.encoder)
+
+
+# --- unlearn --------------------------------------------------------------------------------------------------------
+def unlearn(folder: Path) -> None:
+    """Train: run the method under the clock, and leave `model/` and `unlearn.json`."""
+    spec = RunSpec.read(folder)
+    _begin(spec)
+    before = read_journal(folder / "clock.bin")
+    clock = Clock(
+        Allowance(spec.seconds, spec.updates), sync=_sync(),
+        spent_s=before.spent_s if before is not None else 0.0, journal=folder / "clock.bin",
+    )  # fmt: skip
+    sources = [load_source(s.name, s.source) for s in spec.sources]
+    for source, loaded in zip(spec.sources, sources, strict=True):
+        if loaded.code != source.code:
+            raise RunError(f"{source.name} has changed since the run was started; submit it again")
+    entry = resolve(sources[-1], spec.board.settings.get(sources[-1].name, {}), spec.overrides)
+    with clock.lane("load"):
+        job = _job(spec, clock, entry.optimizer, folder, spec.board.stop)
+    with clock.lane("warmup"):
+        warm_up(job)
+    _reset_peak()
+    status, error = "ok", ""
+    if spec.board.stop is not None:
+        job.check()
+        job.seen.stopped = ""
+    try:
+        with clock.lane("train"):
+            entry.method.unlearn(job)
+        _check_weights(job)
+    except InvalidRun as problem:
+        status, error = "invalid", str(problem)
+    except (Exception, SystemExit) as problem:
+        traceback.print_exc()
+        status, error = "failed", _blame(problem, entry.loaded.path)
+    peak = _peak_gib()
+    if status == "ok":
+        _conclude(spec, job)
+        with clock.lane("save"):
+            models.save(job.loaded, folder / "model")
+    write_json(folder / "unlearn.json", _report(spec, job, status, error, peak))
+
+
+def _conclude(spec: RunSpec, job: Job) -> None:
+    """Look once more at the end, when the board has a stop, unless the last look was at this very state."""
+    checks = job.seen.checks
+    if spec.board.stop is not None and (not job.seen.stopped or checks[-1]["updates"] != job.clock.updates):
+        job.check()
+
+
+def _report(spec: RunSpec, job: Job, status: str, error: str, peak: float | None) -> dict[str, Any]:
+    clock, seen = job.clock, job.seen
+    charged = clock.lanes_s.get("train", 0.0)
+    allowed = max(0.01 * spec.seconds, seen.longest_step_s) if spec.seconds is not None else math.inf
+    if status == "ok" and clock.overshoot_s > allowed:
+        status, error = "over_budget", f"used {charged:.3f} s of {spec.seconds:.3f} s"
+    limit = spec.board.budget.max_peak_gib
+    if status == "ok" and limit is not None and peak is not None and peak > limit:
+        status, error = "over_budget", f"peak memory {peak:.2f} GiB, the board allows {limit:.2f} GiB"
+    return {
+        "status": status, "error": error, "lanes_s": clock.lanes_s, "charged_s": charged,
+        "overshoot_s": clock.overshoot_s, "updates": clock.updates, "examples": seen.examples, "tokens": seen.tokens,
+        "peak_gib": peak, "peak_kind": "cuda" if torch.cuda.is_available() else "rss", "stopped": seen.stopped,
+        "longest_step_s": seen.longest_step_s, "checks": _finite(seen.checks), "points": seen.points,
+        "log": _finite(seen.log),
+    }  # fmt: skip
+
+
+def _finite(notes: list[Any]) -> list[Any]:
+    """Numbers that are NaN or infinite as null, so that the file is JSON."""
+    return [
+        {k: (v if not isinstance(v, float) or math.isfinite(v) else None) for k, v in note.items()} for note in notes
+    ]
+
+
+def _blame(problem: BaseException, path: Path) -> str:
+    """One line: what was raised, and the last line of the submission's own file on the way there."""
+    if isinstance(problem, SystemExit):
+        return f"the method called sys.exit({problem.code!r})"
+    if isinstance(problem, torch.OutOfMemoryError | MemoryError):
+        return f"out of memory: {str(problem).splitlines()[0] if str(problem) else type(problem).__name__}"
+    frames = traceback.extract_tb(problem.__traceback__)
+    own = [f.lineno for f in frames if Path(f.filename) == path]
+    text = str(problem).strip().splitlines()
+    where = f" ({path.name}, line {own[-1]})" if own else ""
+    return f"{type(problem).__name__}: {text[0] if text else 'no message'}{where}"
+
+
+def _check_weights(job: Job) -> None:
+    for name, parameter in job.model.named_parameters():
+        if not torch.isfinite(parameter).all():
+            raise InvalidRun(f"the weights are not finite after training (first in {name})")
+
+
+def _reset_peak() -> None:
+    if torch.cuda.is_available():
+        torch.cuda.reset_peak_memory_stats()
+    elif sys.platform == "linux":
+        Path("/proc/self/clear_refs").write_text("5")
+
+
+def _peak_gib() -> float | None:
+    if torch.cuda.is_available():
+        return torch.cuda.max_memory_allocated() / 2**30
+    status = Path("/proc/self/status")
+    if status.exists():
+        for line in status.read_text().splitlines():
+            if line.startswith("VmHWM:"):
+                return int(line.split()[1]) / 2**20
+    scale = 2**30 if sys.platform == "darwin" else 2**20
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / scale
+
+
+# --- calibrate ------------------------------------------------------------------------------------------------------
+def calibrate(folder: Path) -> None:
+    """Time the board's reference step, GradDiff with AdamW on the board's batch; the median goes to calibrate.json."""
+    spec = RunSpec.read(folder)
+    _begin(spec)
+    clock = Clock(Allowance(updates=1 << 40), sync=_sync())
+    job = _job(spec, clock, OptimizerSpec(lr=1e-12), None, None)
+    optimizer, updates = job.optimizer(), job.batches()
+    took: list[float] = []
+    for _ in range(CALIBRATION_STEPS + 3):
+        start = clock.read()
+        optimizer.zero_grad()
+        for micro in next(updates).micros:
+            (grad_diff_loss(job, micro) * micro.weight).backward()
+        optimizer.step()
+        took.append(clock.read() - start)
+    write_json(folder / "calibrate.json", {"step_s": statistics.median(took[3:]), "steps_s": took})
+
+
+def grad_diff_loss(job: Job, batch: Batch, gamma: float = 1.0, alpha: float = 1.0) -> torch.Tensor:
+    """The loss of the reference step."""
+    forget, retain = job.forward(batch.forget), job.forward(batch.retain)
+    return gamma * losses.grad_ascent(token_logp(forget), forget.mask) + alpha * losses.nll(
+        token_logp(retain), retain.mask
+    )
+
+
+# --- select ---------------------------------------------------------------------------------------------------------
+def select(folder: Path) -> None:
+    """Let a selector pick or merge among the trained children, on rows the method may see."""
+    from harness.select import run_selector
+
+    run_selector(folder, _case, _load, _begin)
+
+
+# --- answer ---------------------------------------------------------------------------------------------------------
+def answer(folder: Path) -> None:
+    """Ask the unlearned model (and the weights saved along the way) every probe."""
+    spec = RunSpec.read(folder)
+    _begin(spec)
+    task, case = _case(spec)
+    probes = cut_probes(task.probes(case), spec.limit)
+    final = folder / "model" if (folder / "model").exists() else Path(spec.models["target"])
+    cheap = [p for p in probes if not isinstance(p, Generation)]
+    places = [(final, folder / "answers", probes)]
+    places += [(p, p / "answers", cheap) for p in sorted((folder / "points").glob("*"))]
+    for weights, out, asked in places:
+        loaded = _load(spec, str(weights))
+        answering.write(answering.answer(loaded, asked, _generator(loaded)), out)
+        if out == folder / "answers" and loaded.encoder is not None:
+            write_json(folder / "encoder.json", loaded.encoder.describe())
+
+
+# --- score ----------------------------------------------------------------------------------------------------------
+def score(folder: Path) -> None:
+    """Metrics from answers alone: scores.json, rows.parquet and trajectory.parquet."""
+    from harness.scores import score_folder
+
+    spec = RunSpec.read(folder)
+    task, case = _case(spec)
+    references = {role: Answers(answering.read(Path(path) / "answers")) for role, path in spec.references.items()}
+    score_folder(folder, task, case, cut_probes(task.probes(case), spec.limit), references)
+
+
