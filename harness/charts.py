@@ -7,6 +7,8 @@ from collections.abc import Mapping, Sequence
 
 from markupsafe import Markup, escape
 
+from harness.markup import cut
+
 WIDTH, HEIGHT = 640, 260
 LEFT, RIGHT, TOP, BOTTOM = 52, 14, 34, 40
 SERIES = 4
@@ -51,14 +53,14 @@ def line_chart(
                 ]
         key = LEFT + i * 140
         parts.append(f'<line class="line {style}" x1="{key}" y1="14" x2="{key + 20}" y2="14"/>')
-        parts.append(f'<text class="label" x="{key + 26}" y="18">{escape(label)}</text>')
+        parts.append(f'<text class="label" x="{key + 26}" y="18">{escape(cut(label, 80))}</text>')
         ends = [v for v in values if math.isfinite(v)]
         told.append(f"{label} goes from {ends[0]:.4g} to {ends[-1]:.4g}" if ends else f"{label} has no value")
     desc = f"{len(x)} checks from {left:.4g} to {max(x):.4g} ({x_label}). {'; '.join(told)}."
     ids = f"{escape(name)}-t", f"{escape(name)}-d"
     return Markup(
         f'<svg class="chart" role="img" viewBox="0 0 {WIDTH} {HEIGHT}" aria-labelledby="{ids[0]} {ids[1]}">'
-        f'<title id="{ids[0]}">{escape(title)}</title><desc id="{ids[1]}">{escape(desc)}</desc>'
+        f'<title id="{ids[0]}">{escape(cut(title))}</title><desc id="{ids[1]}">{escape(cut(desc))}</desc>'
         f"{''.join(parts)}</svg>"
     )
 
@@ -114,7 +116,7 @@ def _grid(low: float, high: float, left: float, right: float, at, x_label: str) 
             f'<text class="tick {anchor}" x="{px:.1f}" y="{HEIGHT - BOTTOM + 16}">{value:.4g}</text>'
         )
     middle = (LEFT + WIDTH - RIGHT) / 2
-    parts.append(f'<text class="label mid" x="{middle:.1f}" y="{HEIGHT - 6}">{escape(x_label)}</text>')
+    parts.append(f'<text class="label mid" x="{middle:.1f}" y="{HEIGHT - 6}">{escape(cut(x_label))}</text>')
     return "".join(parts)
 
 

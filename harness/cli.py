@@ -34,6 +34,7 @@ for group, name in ((board_app, "board"), (run_app, "run"), (db_app, "db"), (lis
 BoardOption = Annotated[
     list[str] | None, typer.Option("--board", "-b", help="Board name or .toml file; repeatable. Default: see `board default`.")
 ]
+INTERRUPTED = 130
 FormatOption = Annotated[str, typer.Option("--format", help="table, json, csv or md.")]
 JsonOption = Annotated[bool, typer.Option("--json", help="Print JSON instead of text.")]
 
@@ -413,21 +414,21 @@ def mini_check(
 
 def main() -> None:
     """Entry point. Exit codes: 0 done; 1 a run failed or is invalid; 2 bad input, nothing was run; 130 interrupted."""
-    import click
-
+    usage_error = next(c for c in typer.BadParameter.__mro__ if c.__name__ == "ClickException")
     try:
         code = app(standalone_mode=False)
     except UharnessError as error:
         _say(f"error: {error}")
         sys.exit(error.exit_code)
-    except click.exceptions.NoArgsIsHelpError as error:
-        error.show()
+    except usage_error as error:
+        if type(error).__name__ == "NoArgsIsHelpError":
+            _say(error.format_message())
+        else:
+            _say(f"error: {' '.join(error.format_message().split())}")
         sys.exit(2)
-    except click.ClickException as error:
-        _say(f"error: {error.format_message()}")
-        sys.exit(2)
-    except (KeyboardInterrupt, click.exceptions.Abort):
+    except (KeyboardInterrupt, typer.Abort):
+        code = INTERRUPTED
+    if code == INTERRUPTED:
         with contextlib.suppress(OSError):
             _say("interrupted; the same command goes on where it stopped")
-        sys.exit(130)
     sys.exit(code if isinstance(code, int) else 0)

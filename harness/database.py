@@ -89,6 +89,8 @@ class Database:
         """Lets `build` make a new file, and swaps it in whole. Hold `exclusive` meanwhile."""
         scratch = self.path.with_name(f".{self.path.name}.{os.getpid()}.{uuid.uuid4().hex[:8]}.tmp")
         try:
+            for left in self.path.parent.glob(f".{self.path.name}.*.tmp*"):
+                left.unlink(missing_ok=True)  # of a builder that was killed: the lock says nobody builds now
             build(scratch)
             if self.path.exists():
                 with contextlib.suppress(UnusableDatabase):  # a broken old file is just replaced

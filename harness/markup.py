@@ -23,7 +23,7 @@ LIMIT, SOURCE_LIMIT = 2_000, 60_000
 _UNSAFE = re.compile(
     "[\x00-\x08\x0b-\x1f\x7f-\x9f\u200e\u200f\u202a-\u202e\u2066-\u2069\ud800-\udfff\ufffe\uffff]"
 )
-_SLUG = re.compile(r"[a-z0-9][a-z0-9_-]{0,79}")
+_SLUG = re.compile(r"[a-z0-9][a-z0-9._-]{0,79}")
 _LINKS = (
     (re.compile(r"https?://[^\s<>\"')]+"), "{0}"),
     (re.compile(r"\barXiv[:\s]\s?(\d{4}\.\d{4,5})", re.IGNORECASE), "https://arxiv.org/abs/{1}"),

@@ -6,6 +6,8 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+
 from harness.errors import StoreError
 from harness.types import Score, Trajectory
 
@@ -54,6 +56,17 @@ def trajectory_table(trajectory: Trajectory) -> pa.Table:
         for metric, values in sorted(trajectory.values.items())
     ]  # fmt: skip
     return _table(lines, COLUMNS[TRAJECTORY])
+
+
+def trajectory_of(lines: Sequence[tuple[int, int, float, str, float | None]]) -> Trajectory:
+    """A trajectory from lines of (step, updates, charged_s, metric, value); null values become NaN."""
+    steps = {step: (updates, charged) for step, updates, charged, _, _ in lines}
+    place = {step: i for i, step in enumerate(sorted(steps))}
+    values = {metric: np.full(len(place), np.nan) for _, _, _, metric, _ in lines}
+    for step, _, _, metric, value in lines:
+        values[metric][place[step]] = np.nan if value is None else value
+    updates, charged = zip(*(steps[step] for step in place), strict=True)
+    return Trajectory(np.array(updates, dtype=np.int64), np.array(charged, dtype=np.float64), values)
 
 
 def _table(lines: Sequence[Mapping[str, Any]], columns: Sequence[str]) -> pa.Table:

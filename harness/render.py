@@ -60,7 +60,7 @@ class Site:
         boards: in any order; pages sort them by name.
         methods: those with a file. Submissions that only records name get a page too.
         metrics: descriptions by id, for headings and the glossary.
-        rows: run id to its long per-row table (`Store.load_rows`); runs without one show no rows.
+        rows: run id to its long per-row table (`Store.load_all_rows`); runs without one show no rows.
         trajectories: run id to its curve.
         title: of the site.
     """
@@ -156,7 +156,9 @@ def _lines(table: Table, rows: Sequence[TableRow], notes: dict[str, int] | None 
     span = (min(ends), max(ends)) if ends else (0.0, 1.0)
     lines = []
     for row in rows:
-        noted = row.cells if row.section in ("ranked", "incomplete", "reference") else row.cells[key : key + 1]
+        noted = (
+            row.cells if row.section in ("ranked", "incomplete", "reference") else row.cells[key : key + 1]
+        )
         for cell in noted:
             if cell.mean is None:
                 notes.setdefault(cell.why, len(notes) + 1)

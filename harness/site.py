@@ -26,8 +26,8 @@ def read_static(folder: Path) -> dict[str, bytes]:
 def write_site(pages: Mapping[str, str | bytes], folder: Path) -> None:
     """Writes `pages` (relative path to content) into a new folder beside `folder`, and swaps the two.
 
-    A reader sees the old site or the new one, and a crash before the swap leaves the old one. A folder that is
-    not a built site is left alone.
+    A reader sees the old site or the new one, and a crash before the swap leaves the old one. A folder that
+    is not a built site is left alone.
     """
     foreign = folder.exists() and (not folder.is_dir() or any(folder.iterdir()))
     if foreign and not (folder / MARK).is_file():

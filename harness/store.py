@@ -25,13 +25,11 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
-
 from harness.database import Database, UnusableDatabase
 from harness.errors import InputError, StoreError
 from harness.recordfiles import Absent, find_records, parse_record, remove_leftovers, write_files
 from harness.recordlines import Batch, Stamp, stamp
-from harness.recordtables import COLUMNS, ROWS, TRAJECTORY
+from harness.recordtables import COLUMNS, ROWS, TRAJECTORY, trajectory_of
 from harness.types import RunRecord, Trajectory
 
 if TYPE_CHECKING:
@@ -189,35 +187,43 @@ class Store:
 
     def load_rows(self, run_id: str, per_probe: int = 50) -> list[dict[str, Any]]:
         """The long per-row table of a run, cut to the first `per_probe` rows of each probe, in file order."""
-        columns = COLUMNS[ROWS]
+        return self.load_all_rows(per_probe, run_id).get(run_id, [])
+
+    def load_all_rows(
+        self, per_probe: int = 50, run_id: str | None = None
+    ) -> dict[str, list[dict[str, Any]]]:
+        """As `load_rows`, for every run that has rows, in one go."""
+        names = ", ".join(COLUMNS[ROWS])
         sql = (
-            "WITH mine AS (SELECT *, min(position) OVER (PARTITION BY probe, row_id) AS first FROM rows "
-            "WHERE run_id = $1) SELECT * FROM mine "
-            "QUALIFY dense_rank() OVER (PARTITION BY probe ORDER BY first) <= $2 ORDER BY position"
+            f"WITH mine AS (SELECT run_id, position, {names}, "
+            "min(position) OVER (PARTITION BY run_id, probe, row_id) AS first "
+            "FROM rows WHERE $1 IS NULL OR run_id = $1) "
+            f"SELECT run_id, {names} FROM mine QUALIFY "
+            "dense_rank() OVER (PARTITION BY run_id, probe ORDER BY first) <= $2 ORDER BY run_id, position"
         )
         with self._reading() as connection:
-            cursor = connection.execute(sql, [run_id, per_probe])
-            names = [column[0] for column in cursor.description or ()]
-            lines = [dict(zip(names, line, strict=True)) for line in cursor.fetchall()]
-        return [{name: line[name] for name in columns} for line in lines]
+            lines = connection.execute(sql, [run_id, per_probe]).fetchall()
+        found: dict[str, list[dict[str, Any]]] = {}
+        for run, *line in lines:
+            found.setdefault(run, []).append(dict(zip(COLUMNS[ROWS], line, strict=True)))
+        return found
 
     def load_trajectory(self, run_id: str) -> Trajectory | None:
         """The curve of a run, or None where it has none; a value that was null is NaN here."""
+        return self.load_all_trajectories(run_id).get(run_id)
+
+    def load_all_trajectories(self, run_id: str | None = None) -> dict[str, Trajectory]:
+        """The curves of all runs that have one, in one go."""
         sql = (
-            "SELECT step, updates, charged_s, metric, value FROM trajectories WHERE run_id = $1 "
-            "ORDER BY metric, step"
+            "SELECT run_id, step, updates, charged_s, metric, value FROM trajectories "
+            "WHERE $1 IS NULL OR run_id = $1 ORDER BY run_id, metric, step"
         )
         with self._reading() as connection:
             lines = connection.execute(sql, [run_id]).fetchall()
-        if not lines:
-            return None
-        steps = {step: (updates, charged) for step, updates, charged, _, _ in lines}
-        place = {step: i for i, step in enumerate(sorted(steps))}
-        values = {metric: np.full(len(place), np.nan) for _, _, _, metric, _ in lines}
-        for step, _, _, metric, value in lines:
-            values[metric][place[step]] = np.nan if value is None else value
-        updates, charged = zip(*(steps[step] for step in sorted(steps)), strict=True)
-        return Trajectory(np.array(updates, dtype=np.int64), np.array(charged, dtype=np.float64), values)
+        by_run: dict[str, list[Any]] = {}
+        for run, *line in lines:
+            by_run.setdefault(run, []).append(line)
+        return {run: trajectory_of(group) for run, group in by_run.items()}
 
     # --- inside -------------------------------------------------------------------------------------------
     @property

@@ -84,8 +84,9 @@ def run_stage(
     The stage's clock, if it keeps one, is `folder/clock.bin`; `progress` sees it at every poll.
     """
     name = function.rpartition(":")[2]
-    failure = folder / f"{name}.failure"
+    failure, finished = folder / f"{name}.failure", folder / f"{name}.finished"
     failure.unlink(missing_ok=True)
+    finished.unlink(missing_ok=True)
     process = _context().Process(target=_child, args=(function, str(folder)), name=f"uharness-{name}")
     process.start()
     began, limits = time.monotonic(), limits or Limits(hang_s=float("inf"))
@@ -98,7 +99,7 @@ def run_stage(
                 return verdict
     finally:
         _end(process)
-    if process.exitcode == 0:
+    if process.exitcode == 0 and finished.exists():
         return Outcome("ok")
     if failure.exists():
         return Outcome("died", failure.read_text(encoding="utf-8"))
@@ -148,6 +149,7 @@ def _child(function: str, folder: str) -> None:
     try:
         getattr(importlib.import_module(module), name)(Path(folder))
         sys.stdout.flush()
+        (Path(folder) / f"{name}.finished").touch()
     except BaseException as error:
         traceback.print_exc()
         sys.stderr.flush()

@@ -224,7 +224,10 @@ def test_other_versions_boards_seeds_and_cases_do_not_mix() -> None:
     assert {r.why for r in t.rows if r.section == "unranked"} == {
         "the board does not have this seed", "the board does not have this case",
     }  # fmt: skip
-    assert "board version 0-old" in t.rows[-1].why and "3 runs of other versions of this board: listed apart" in t.notes[0]
+    assert (
+        "board version 0-old" in t.rows[-1].why
+        and "3 runs of other versions of this board: listed apart" in t.notes[0]
+    )
     assert ranks(table(old, board=board, board_version="0-old")) == {"a": 1}
 
 

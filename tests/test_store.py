@@ -104,7 +104,9 @@ def test_rows_and_trajectory_come_back(store: Store) -> None:
     assert store.query("select why from trajectories where value is null")[1] == [
         ("the value came out as nan",)
     ]
-    assert store.load_trajectory("nope") is None
+    assert store.load_trajectory("nope") is None and store.load_rows("nope") == []
+    store.write_record(a_record("r2"), some_rows())
+    assert store.load_all_rows() == {"r1": rows, "r2": rows} and set(store.load_all_trajectories()) == {"r1"}
 
 
 def test_writing_twice_is_one_run_and_other_content_is_refused(store: Store) -> None:
@@ -372,6 +374,23 @@ def test_a_writer_waits_for_a_database_held_elsewhere(store: Store, tmp_path: Pa
     holder.join()
     assert [r.run_id for r in store.load_records()] == ["r1", "r3"]
     assert store.ingest_missing().added == ("r2",)
+
+
+def test_a_log_left_by_a_killed_writer_is_read(store: Store) -> None:
+    store.write_record(a_record("r1"))
+    code = (
+        "import duckdb, os, sys; c = duckdb.connect(sys.argv[1]); "
+        "c.execute('PRAGMA disable_checkpoint_on_shutdown'); "
+        "c.execute(\"update runs set title = 'from the log'\"); os._exit(0)"
+    )
+    subprocess.run([sys.executable, "-c", code, str(store.database)], check=True)
+    assert list(Path(store.database).parent.glob("*.wal"))
+    assert store.query("select title from runs")[1] == [("from the log",)]
+    scratch = Path(store.database).with_name(f".{Path(store.database).name}.1.aa.tmp")
+    scratch.touch()
+    store.rebuild()
+    assert store.query("select title from runs")[1] == [("",)]
+    assert not list(Path(store.database).parent.glob("*.wal")) and not scratch.exists()
 
 
 def test_waiting_on_the_lock_file_names_its_holder(tmp_path: Path) -> None:
