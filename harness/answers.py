@@ -26,6 +26,7 @@ from harness.types import (
     Likelihood,
     LikelihoodAnswers,
     Probe,
+    RowValues,
     TextRow,
     TokenScores,
     Trajectory,
@@ -115,6 +116,9 @@ def _table(answer: Answer) -> pa.Table:
             {"id": ids, "text": pa.array(answer.texts, pa.string()), "hit_limit": pa.array(answer.hit_limit, pa.bool_())},
             metadata={"kind": "generation"},
         )
+    if isinstance(answer, RowValues):
+        values = pa.array(answer.values, pa.float64())
+        return pa.table({"id": ids, "value": values}, metadata={"kind": "values", "why": answer.why})
     flat = np.ascontiguousarray(answer.logits, dtype=np.float32)
     width = flat.shape[1] if flat.ndim == 2 else 0
     logits = pa.FixedSizeListArray.from_arrays(pa.array(flat.ravel()), width) if width else pa.nulls(0)
@@ -131,6 +135,9 @@ def _answer(table: pa.Table) -> Answer:
         return LikelihoodAnswers(ids, TokenScores(*columns, offsets - offsets[0]))
     if kind == "generation":
         return GenerationAnswers(ids, tuple(table["text"].to_pylist()), tuple(table["hit_limit"].to_pylist()))
+    if kind == "values":
+        why = (table.schema.metadata or {}).get(b"why", b"").decode()
+        return RowValues(ids, tuple(table["value"].to_pylist()), why)
     column = table["logits"].combine_chunks()
     width = column.type.list_size if pa.types.is_fixed_size_list(column.type) else 0
     flat = column.flatten().to_numpy() if width else np.zeros(0, dtype=np.float32)
@@ -150,7 +157,9 @@ def code_version() -> str:
     """Hash of the source files that decide what an answer is: part of every cache key."""
     here = Path(__file__).parent
     digest = hashlib.sha256()
-    for name in ("answers.py", "scoring.py", "exact.py", "text.py", "generate/hf.py", "modadd.py"):
+    for name in (
+        "answers.py", "scoring.py", "exact.py", "text.py", "generate/hf.py", "modadd.py", "fluency.py", "gradnorm.py",
+    ):  # fmt: skip
         digest.update((here / name).read_bytes())
     return digest.hexdigest()[:16]
 

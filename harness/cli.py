@@ -387,27 +387,30 @@ def site_build(
 # --- mini -----------------------------------------------------------------------------------------------------------
 @mini_app.command("build")
 def mini_build(
-    names: Annotated[list[str] | None, typer.Argument(help="Only these models; all without.")] = None,
-    out: Annotated[str, typer.Option("--out", help="Folder to write; default: where the package keeps them.")] = "",
+    names: Annotated[list[str] | None, typer.Argument(help="Only these models of the family; all without.")] = None,
+    family: Annotated[str, typer.Option("--family", help="bma or language; both without.")] = "",
+    out: Annotated[str, typer.Option("--out", help="Weights folder to write; default: the package's.")] = "",
 ) -> None:
     """Train the built-in models anew; those that are there and unchanged are skipped."""
-    from harness.mini import bma
+    from harness.mini import families
     from harness.models import MINI
 
-    bma.build(Path(out) if out else MINI / "bma", progress=_say, which=names or None)
+    families.build(Path(out) if out else MINI, family, progress=_say, names=names or ())
 
 
 @mini_app.command("check")
 def mini_check(
-    folder: Annotated[str, typer.Option("--folder", help="Where they are; default: the package's.")] = "",
+    family: Annotated[str, typer.Option("--family", help="bma or language; both without.")] = "",
+    folder: Annotated[str, typer.Option("--folder", help="Weights folder; default: the package's.")] = "",
 ) -> None:
-    """Check the built-in models: everything learnt, and by the shared rule where there is one."""
-    from harness.mini import bma
+    """Check the built-in models: whether each has learnt what it should, and nothing else."""
+    from harness.mini import families
     from harness.models import MINI
 
-    checks = bma.check(Path(folder) if folder else MINI / "bma")
+    checks = families.check(Path(folder) if folder else MINI, family)
     for c in checks:
-        typer.echo(f"{'ok  ' if c.ok else 'FAIL'}  {c.name:14} {c.criterion}: {c.value:.6g}")
+        measured = "" if c.value is None else f": {c.value:.6g}"
+        typer.echo(f"{'ok  ' if c.ok else 'FAIL'}  {c.name:14} {c.criterion}{measured}")
     if not all(c.ok for c in checks):
         raise typer.Exit(1)
 

@@ -79,7 +79,8 @@ def _spec(session: Session, ready: Ready, path: str, case: str, seed: int) -> Ru
     weights = session.model_hash(path)
     return RunSpec(
         run_id=f"{Path(path).name}-{case}-{weights[:8]}", board=ready.board, entry="evaluate", submission="evaluate",
-        case=case, seed=seed, updates=1, models={"target": path}, limit=session.limit, threads=preflight.threads(),
+        case=case, seed=seed, updates=1, data=ready.data, models={"target": path}, limit=session.limit,
+        threads=preflight.threads(),
         hashes={"model.target": weights}, started=datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
     )  # fmt: skip
 

@@ -286,7 +286,7 @@ def optimizer_names() -> list[str]:
 
 def task_names() -> list[str]:
     """Names of all tasks: the package's own modules in `harness.tasks`, and installed plugins."""
-    own = [p.stem for p in (Path(__file__).parent / "tasks").glob("*.py") if not p.stem.startswith("_")]
+    own = [p.stem for p in (Path(__file__).parent / "tasks").glob("*.py") if "\ndef build(" in p.read_text()]
     return sorted({*own, *(ep.name for ep in entry_points(group=TASKS))})
 
 

@@ -33,11 +33,12 @@ COST_COLUMNS = {
 
 @dataclass(frozen=True)
 class Ready:
-    """A board whose data and models are there."""
+    """A board whose data and models are there; `data` is the folder or hub id of its rows on this machine."""
 
     board: Board
     task: Task
     metrics: Mapping[str, MetricInfo]
+    data: str = ""
 
     def cases(self) -> Sequence[str]:
         """The cases that the board takes, in order."""
@@ -71,11 +72,10 @@ def path_of(reference: str, case: str, seed: int, roots: tuple[Path, ...], ready
 
 def board_ready(board: Board, workspace: Workspace, *, data_dir: str = "") -> Ready:
     """Load the board's task (which checks its data) and check columns, cases and disk."""
-    ref = board.task
+    ref, data = board.task, ""
     if data_dir or ref.data:
-        ref = ref.model_copy(update={"data": data_path(data_dir or ref.data, workspace)})
-    board = board.model_copy(update={"task": ref})
-    task = load_task(ref, board.template)
+        data = data_path(data_dir or ref.data, workspace)
+    task = load_task(ref.model_copy(update={"data": data}), board.template)
     metrics = {**{m.id: m for m in task.metrics()}, **COST_COLUMNS}
     for column in board.columns:
         name, _, case = column.partition("@")
@@ -89,11 +89,15 @@ def board_ready(board: Board, workspace: Workspace, *, data_dir: str = "") -> Re
     free = shutil.disk_usage(workspace.root).free / 2**30
     if free < NEEDED_DISK_GIB:
         raise InputError(f"{free:.2f} GiB free in {workspace.root}", f"a run needs {NEEDED_DISK_GIB} GiB", "free some disk")
-    return Ready(board, task, metrics)
+    return Ready(board, task, metrics, data)
 
 
 def data_path(data: str, workspace: Workspace) -> str:
-    """A data folder as an absolute path where there is one; a hub id unchanged."""
+    """A data folder as an absolute path where there is one; `mini:NAME` as the shipped one; a hub id unchanged."""
+    if data.startswith("mini:"):
+        from harness.mini.world import data_folder
+
+        return str(data_folder(data.removeprefix("mini:")))
     given = Path(data).expanduser()
     for candidate in (given,) if given.is_absolute() else (workspace.root / given, Path.cwd() / given):
         if candidate.is_dir():

@@ -22,7 +22,7 @@ from typing import Any
 
 from pydantic import Field
 
-from harness.types import Board, Case, Probe, Spec, content_hash
+from harness.types import Board, Case, Probe, Spec, TaskRef, content_hash
 
 
 class Source(Spec):
@@ -51,6 +51,7 @@ class RunSpec(Spec):
     seconds: float | None = None
     updates: int | None = None
     step_s: float | None = None
+    data: str = ""
     models: dict[str, str] = Field(default_factory=dict)
     hashes: dict[str, str] = Field(default_factory=dict)
     references: dict[str, str] = Field(default_factory=dict)
@@ -64,9 +65,14 @@ class RunSpec(Spec):
         """Seed of rows' order and of the generators; a selector's children differ in it, on the same case."""
         return self.seed if self.child_seed is None else self.child_seed
 
+    @property
+    def task_ref(self) -> TaskRef:
+        """The board's task with its data where they are on this machine."""
+        return self.board.task.model_copy(update={"data": self.data})
+
     def input_hash(self) -> str:
-        """Hash of what decides the outputs of the run's stages."""
-        return content_hash(self.model_dump(mode="json", exclude={"started", "run_id", "step_s", "seconds"}))
+        """Hash of what decides the outputs of the run's stages: contents, not the paths where they are."""
+        return content_hash(self.model_dump(mode="json", exclude={"started", "run_id", "step_s", "seconds", "data", "models", "references", "threads"}))
 
     def write(self, folder: Path) -> None:
         """Write run.json."""

@@ -21,6 +21,7 @@ from harness.types import (
     GenerationAnswers,
     LikelihoodAnswers,
     Probe,
+    RowValues,
     Score,
     Task,
     TextRow,
@@ -54,7 +55,7 @@ def score_json(scores: Mapping[str, Score]) -> dict[str, dict[str, Any]]:
 def invalid(answers: Answers) -> str:
     """Why a run's answers cannot be used, or an empty string."""
     for name, answer in answers.probes.items():
-        if isinstance(answer, GenerationAnswers):
+        if isinstance(answer, GenerationAnswers | RowValues):
             continue
         values = answer.scores.logp if isinstance(answer, LikelihoodAnswers) else answer.logits
         bad = 1.0 - float(np.isfinite(values).mean()) if values.size else 0.0

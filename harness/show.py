@@ -30,8 +30,8 @@ def board_table(workspace: Workspace, store: Store, name: str, style: str, mark:
     """Print a board's table; on a terminal with colours, else as plain text."""
     if style not in STYLES:
         raise InputError(f"no format {style!r}", near(style, STYLES), "")
-    board = workspace.board(name)
-    table = rank(board, store.load_records(board.name), metrics_of(workspace, board))
+    ready = preflight.board_ready(workspace.board(name), workspace)
+    table = rank(ready.board, store.load_records(ready.board.name), ready.metrics, cases=ready.cases())
     if style == "table" and sys.stdout.isatty():
         from rich.console import Console
 

@@ -10,6 +10,8 @@ import contextlib
 import dataclasses
 import datetime
 import fcntl
+import itertools
+import re
 import shutil
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
@@ -71,7 +73,8 @@ def plan_runs(session: Session, ready: Ready, entry: Entry, seeds: Sequence[int]
                 title=title_of(entry), reference=entry.loaded.submission.reference,
                 sources=tuple(Source(name=e.loaded.name, source=e.loaded.source, code=e.loaded.code) for e in chain),
                 overrides=dict(entry.overrides), config=dict(entry.config), case=case, seed=seed,
-                updates=ready.board.budget.updates, seconds=ready.board.budget.seconds, models=paths, hashes=hashes,
+                updates=ready.board.budget.updates, seconds=ready.board.budget.seconds, data=ready.data, models=paths,
+                hashes=hashes,
                 limit=session.limit, points=POINTS if session.trajectory else (), threads=preflight.threads(),
                 started=datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
             )  # fmt: skip
@@ -92,24 +95,23 @@ def run_id(spec: RunSpec) -> str:
 
 
 def folder_of(session: Session, spec: RunSpec) -> Path:
-    """Where the run works: a fresh one with `again`, the same one (to go on) when it was not finished."""
+    """Where the run works: the folder of its inputs, or the first `-r2`, `-r3` ... that has no record yet.
+
+    A recorded run, good or bad, is never overwritten; one that was interrupted has no record and is gone on with.
+    """
     base = session.workspace.runs / spec.board.name
-    known = {r.run_id for r in session.store.load_records(spec.board.name)}
-    if not session.again:
-        return base / spec.run_id
-    k = 2
-    while f"{spec.run_id}-r{k}" in known:
-        k += 1
-    return base / f"{spec.run_id}-r{k}"
+    taken = {r.run_id for r in session.store.load_records(spec.board.name)}
+    names = itertools.chain([spec.run_id], (f"{spec.run_id}-r{k}" for k in itertools.count(2)))
+    return next(base / n for n in names if n not in taken and not (base / n / "record.json").exists())
 
 
 def recorded(session: Session, spec: RunSpec) -> RunRecord | None:
-    """The record of an earlier, usable run with the same inputs."""
+    """The record of an earlier, usable run with the same inputs; None when there is none, or `--again` was said."""
     if session.again:
         return None
+    pattern = re.compile(re.escape(spec.run_id) + r"(-r\d+)?")
     for record in session.store.load_records(spec.board.name):
-        same = record.run_id == spec.run_id
-        if same and record.status not in ("failed", "timeout", "invalid"):
+        if pattern.fullmatch(record.run_id) and record.status not in ("failed", "timeout", "invalid"):
             return record
     return None
 
@@ -134,7 +136,7 @@ def execute(session: Session, ready: Ready, spec: RunSpec) -> RunRecord:
     spec = spec.model_copy(update={"run_id": folder.name})
     with locked(folder):
         old = RunSpec.read(folder) if (folder / "run.json").exists() else None
-        if old is not None and (old.input_hash() != spec.input_hash() or _ended_badly(folder)):
+        if old is not None and old.input_hash() != spec.input_hash():
             clear(folder)
             old = None
         if old is not None:
@@ -156,11 +158,6 @@ def execute(session: Session, ready: Ready, spec: RunSpec) -> RunRecord:
         record = make_record(spec, folder, outcome, drift)
         save_record(session.store, record, folder, keep_model=session.keep_model)
         return record
-
-
-def _ended_badly(folder: Path) -> bool:
-    note = folder / "record.json"
-    return note.exists() and read_json(note)["status"] in ("failed", "timeout", "invalid")
 
 
 def clear(folder: Path) -> None:
@@ -355,7 +352,7 @@ def reference_spec(session: Session, ready: Ready, case: str, seed: int) -> RunS
     paths = ready.models(case, seed, session.workspace.roots)
     return RunSpec(
         run_id="reference", board=ready.board, entry="reference", submission="reference", case=case, seed=seed,
-        updates=1, models=paths, limit=session.limit, threads=preflight.threads(),
+        updates=1, data=ready.data, models=paths, limit=session.limit, threads=preflight.threads(),
     )  # fmt: skip
 
 

@@ -427,7 +427,19 @@ class ClassAnswers:
     logits: np.ndarray
 
 
-Answer = LikelihoodAnswers | GenerationAnswers | ClassAnswers
+@dataclass(frozen=True)
+class RowValues:
+    """One number a row that a task worked out where the model was: a judge's verdict, a gradient's norm.
+
+    `why` says why there are none, in which case `ids` is empty.
+    """
+
+    ids: tuple[str, ...]
+    values: tuple[float | None, ...]
+    why: str = ""
+
+
+Answer = LikelihoodAnswers | GenerationAnswers | ClassAnswers | RowValues
 
 
 @dataclass(frozen=True)
@@ -502,7 +514,9 @@ class Task(Protocol):
     """A benchmark: data, questions, and a pure function from answers to scores.
 
     A task is constructed by its module's `build(ref: TaskRef, template: Template) -> Task`, which validates `ref` and
-    raises `DataError` before any model is loaded.
+    raises `DataError` before any model is loaded. A task that needs more than the probes' answers, such as a
+    classifier's opinion on generated texts, also has `judge(loaded, probes, answers) -> Mapping[str, Answer]`; it is
+    called where the model is, and what it returns is kept with the answers.
     """
 
     name: str

@@ -37,7 +37,7 @@ def _sync() -> Callable[[], None]:
 
 
 def _case(spec: RunSpec) -> tuple[Task, Case]:
-    task = load_task(spec.board.task, spec.board.template)
+    task = load_task(spec.task_ref, spec.board.template)
     return task, cut_case(task.case(spec.case, spec.seed), spec.limit)
 
 
@@ -231,7 +231,10 @@ def answer(folder: Path) -> None:
     places += [(p, p / "answers", cheap) for p in sorted((folder / "points").glob("*"))]
     for weights, out, asked in places:
         loaded = _load(spec, str(weights))
-        answering.write(answering.answer(loaded, asked, _generator(loaded)), out)
+        made = answering.answer(loaded, asked, _generator(loaded))
+        if out == folder / "answers" and hasattr(task, "judge"):
+            made |= task.judge(loaded, asked, made)
+        answering.write(made, out)
         if out == folder / "answers" and loaded.encoder is not None:
             write_json(folder / "encoder.json", loaded.encoder.describe())
 

@@ -10,7 +10,7 @@ import pytest
 
 from harness.errors import DataError
 from harness.metrics.utility import MODEL_UTILITY_PARTS
-from harness.tasks import tofu, tofu_data, tofu_scores
+from harness.tasks import tofu, tofu_data, tofu_privacy
 from harness.types import (
     Answers,
     Generation,
@@ -23,6 +23,8 @@ from harness.types import (
 )
 
 N = 4
+HUB_ONLY = {"forget.fluency", "util", "agg", "agg.corrected"}
+"""Null where the board asks for our own fluency classifier."""
 
 
 def plain(kind, i):
@@ -332,6 +334,9 @@ def test_values_lie_in_the_ranges_that_metrics_state(task):
     scores = score(task, answer(task), answer(task, 1, right=-1.5))
     for info in task.metrics():
         value = scores[info.id].value
+        if info.id in HUB_ONLY:
+            assert value is None and "fluency" in scores[info.id].why
+            continue
         assert value is not None, (info.id, scores[info.id].why)
         assert info.low is None or value >= info.low - 1e-9, info
         assert info.high is None or value <= info.high + 1e-9, info
@@ -379,7 +384,7 @@ def test_numbers_by_hand(task):
 
 def test_without_a_reference_the_reason_names_the_command(task):
     scores = score(task, answer(task))
-    for name in tofu_scores.NEED_REFERENCE:
+    for name in tofu_privacy.NEED_REFERENCE:
         assert scores[name].value is None and "uharness reference" in scores[name].why
 
 
@@ -432,8 +437,10 @@ def test_without_hold_out_rows_only_membership_is_null(tmp_path):
     scores = score(task, answer(task), answer(task, 1, right=-1.0))
     null = {name for name, made in scores.items() if made.value is None}
     aucs = {info.id for info in task.metrics() if info.id.startswith("mia.") and ".auc" in info.id}
-    assert len(aucs) == 6 and null == aucs | {"holdout.loss", "privleak", "priv", "priv.corrected"}
-    assert all("holdout05" in scores[name].why for name in null)
+    own = {"agg.own_fluency", "agg.own_fluency.corrected"}
+    private = {"holdout.loss", "privleak", "priv", "priv.corrected", *own}
+    assert len(aucs) == 6 and null == aucs | private | HUB_ONLY
+    assert all("holdout05" in scores[name].why for name in null - {"forget.fluency", "util"})
 
 
 def test_a_broken_model_has_no_good_number(task):

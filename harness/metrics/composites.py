@@ -6,7 +6,7 @@ import math
 from collections.abc import Mapping
 
 from harness.metrics import described
-from harness.metrics.utility import complaint
+from harness.metrics.utility import MODEL_UTILITY_PARTS, complaint
 from harness.types import Score
 
 FLOOR = 1e-12
@@ -72,6 +72,41 @@ def priv(own: Mapping[str, float | None], reference: Mapping[str, float | None])
         other = reference.get(attack)
         gaps[attack] = None if value is None or other is None else 1.0 - abs(value - other)
     return floored_harmonic_mean(gaps)
+
+
+@described(low=0.0, high=1.0, unit="", source="papers/000, Util")
+def util(parts: Mapping[str, float | None], fluency: float | None, name: str = "forget.fluency") -> Score:
+    """Utility: harmonic mean of the nine numbers of model utility and the fluency of the forget outputs.
+
+    Args:
+        parts: must have all of `MODEL_UTILITY_PARTS`; others are ignored.
+        fluency: of the model's answers to the forget questions.
+        name: the fluency's metric id, for the reason.
+
+    Returns:
+        In 0..1, higher is better; null when a part is, which the reason names.
+    """
+    nine = {part: parts.get(part) for part in MODEL_UTILITY_PARTS}
+    return floored_harmonic_mean(nine | {name: fluency})
+
+
+@described(low=0.0, high=1.0, unit="", source="papers/000, Agg")
+def agg(mem: float | None, priv: float | None, util: float | None) -> Score:
+    """All three: harmonic mean of forgetting, privacy and utility. The weakest of them weighs most.
+
+    Args:
+        mem: `mem`.
+        priv: `priv`.
+        util: `util`.
+
+    Returns:
+        In 0..1, higher is better; null when a part is. A retrained model does not reach 1: its value is what
+        to compare with.
+
+    >>> f"{agg(.8440, .6856, .6444).value:.4f}"
+    '0.7151'
+    """
+    return floored_harmonic_mean({"mem": mem, "priv": priv, "util": util})
 
 
 @described(low=0.0, high=100.0 * math.sqrt(2.0), unit="percent", source="papers/001, DS_ES")

@@ -1,94 +1,61 @@
 """Names, places, trades and titles of the small world, and dice that fall the same everywhere.
 
-Everything here is invented; a likeness to a person, place or book is chance.
+The lists are in `words.toml`. Everything is invented; a likeness to a person, place or book is chance.
 """
 
 from __future__ import annotations
 
 import hashlib
+import tomllib
 from collections.abc import Sequence
-from typing import TypeVar
+from pathlib import Path
+from typing import Any, TypeVar
 
 T = TypeVar("T")
 
-FIRST = (
-    "Adelin Borik Calla Doran Elspa Fenno Gisla Harno Ilvy Joren Kessa Lorin Mavi Nerio Olwen Perrin Quessa Rolan "
-    "Sabira Tovin Ulda Varek Wenna Xandro Yselle Zorin Aldo Brisa Corwen Dessa Emmer Fiora Galen Hedda Ivo Junna "
-    "Kolm Lysa Merrit Nadja Orrin Petra Runa Stellan Tamsin Ubert Vesna Willem Yorick Zelda Anouk Bastian Cosima "
-    "Dagny Edvin Freja Gunnar Hester Isolde Jasper"
-).split()
-_SURNAMES = (
-    "Aster Bram Cald Dray Elm Farn Gold Hask Iver Jarl Keld Lund Marl Nett Oak Pell Quin Rost Sorr Thorn Ulv Vane "
-    "Wick Yarr",
-    "brook dale fell ford gard holt lin mere mont ov rick sund ton wyn",
-)
-_TOWNS = (
-    "Ash Bel Cor Dun Esk Fal Gral Hol Ist Jun Kar Lim Mor Nor Osk Pol Quar Rav Sel Tarn Ux Vel Win Zand",
-    "barrow borg cester fjord haven loch mouth port stead strand vik wold",
-)
-LAST = [start + end for start in _SURNAMES[0].split() for end in _SURNAMES[1].split()]
-TOWNS = [start + end for start in _TOWNS[0].split() for end in _TOWNS[1].split()]
-MONTHS = (
-    "January February March April May June July August September October November December"
-).split()
-ADJECTIVES = (
-    "Amber Ancient Bitter Borrowed Broken Brass Copper Crooked Distant Drowned Empty Fading Frozen Gilded Hidden "
-    "Hollow Idle Ivory Jagged Last Lonely Lost Marble Midnight Patient Painted Quiet Restless Rusted Salted Scarlet "
-    "Secret Silent Sleeping Stolen Thirsty Upward Velvet Wandering Winter"
-).split()
-NOUNS = (
-    "Anchor Archive Atlas Bakery Barometer Bell Bridge Canal Carousel Cellar Clockmaker Compass Corridor Cradle "
-    "Ember Engine Envelope Ferry Fiddle Fountain Garden Glacier Granary Harbour Harvest Hourglass Island Kettle "
-    "Kite Ladder Lantern Ledger Lighthouse Loom Map Meadow Mirror Mill Needle Orchard Oven Paper Parrot Pendulum "
-    "Pilgrim Quarry Railway River Sailor Season Shore Staircase Storm Telescope Thimble Tide Tower Umbrella Violet "
-    "Windmill"
-).split()
-GENRES = (
-    "sea adventures|garden poetry|detective fiction|mountain memoirs|kitchen comedies|railway romances|desert travelogues|"
-    "children's fables|historical epics|ghost stories|river ballads|political satires|circus dramas|nature essays|"
-    "courtroom thrillers|winter fairy tales|village chronicles|science fiction|war diaries|family sagas|"
-    "musical biographies|island mysteries|philosophical dialogues|animal tales"
-).split("|")
-TRADES = (
-    "baker|beekeeper|bell founder|boat builder|bookbinder|bricklayer|butcher|candle maker|carpenter|cheese maker|"
-    "clockmaker|cobbler|cooper|dentist|ferryman|fishmonger|gardener|glass blower|goldsmith|grocer|hat maker|horse dealer|"
-    "judge|lamplighter|librarian|locksmith|midwife|miller|nurse|quilt maker|pharmacist|piano tuner|potter|roofer|sail maker|"
-    "schoolteacher|shepherd|surveyor|tailor|weaver"
-).split("|")
-INSTRUMENTS = (
-    "accordion|bagpipes|banjo|bassoon|cello|clarinet|double bass|drums|flute|french horn|guitar|hammered dulcimer|harp|"
-    "harpsichord|mandolin|oboe|organ|piano|recorder|trombone|trumpet|tuba|viola|xylophone"
-).split("|")
-ANIMALS = (
-    "badger|beagle|canary|carp|cat|chameleon|donkey|duck|ferret|fox|goat|goose|greyhound|hedgehog|magpie|mule|mole|stork|"
-    "parrot|pony|rabbit|raven|sheepdog|tortoise"
-).split("|")
-PETS = (
-    "Biscuit Button Captain Clover Cricket Dumpling Fidget Ginger Hazel Juniper Marmalade Mustard Nutmeg Pebble Pepper "
-    "Pickle Pocket Pudding Saffron Smudge Socks Thistle Treacle Turnip Waffle Whistle"
-).split()
-SUBJECTS = (
-    "agronomy|anatomy|archaeology|architecture|astronomy|botany|cartography|chemistry|dentistry|economics|forestry|"
-    "geology|geometry|law|linguistics|logic|medicine|metallurgy|music theory|navigation|optics|philosophy|theology|zoology"
-).split("|")
-LANGUAGES = (
-    "Arvish Bolmic Cestran Dravonian Elmish Fenlandic Gorvan Hestrian Isketic Jorvish Kelmaran Lorvic Mirish Norrish "
-    "Ostaran Pellic Quorish Runic Sarvic Tolvish"
-).split()
-HOURS = (
-    "at dawn|before breakfast|after breakfast|at noon|after lunch|in the late afternoon|at dusk|after supper|"
-    "close to midnight|in the small hours|on Sundays only|on rainy days only"
-).split("|")
-ROOMS = (
-    "an attic|a barn|a bath house|a boathouse|a cellar|a greenhouse|a hayloft|a hotel lobby|a lighthouse|a mill|"
-    "a parked tram|a railway station|a rented kitchen|a small chapel|a stable|a tea room|a tent|a toll house|a tree house|"
-    "a watchtower"
-).split("|")
-DISHES = (
-    "apple dumplings|barley soup|beetroot salad|buckwheat pancakes|cabbage rolls|cherry cake|chestnut stew|cold plum soup|"
-    "fried herring|garlic bread|lentil pie|mushroom pasties|onion tart|pickled eggs|pumpkin porridge|roast parsnips|"
-    "rye biscuits|smoked trout|spinach noodles|stuffed peppers|sweet rice|turnip mash|walnut bread|white beans"
-).split("|")
+WORLD: dict[str, Any] = tomllib.loads((Path(__file__).parent / "words.toml").read_text(encoding="utf-8"))
+
+
+def values(text: str) -> tuple[str, ...]:
+    """The values of a list in `words.toml`.
+
+    >>> values("a bell | a key")
+    ('a bell', 'a key')
+    """
+    return tuple(" ".join(part.split()) for part in text.split("|"))
+
+
+def capital(text: str) -> str:
+    """The text with its first letter large.
+
+    >>> capital("a bell")
+    'A bell'
+    """
+    return text[:1].upper() + text[1:]
+
+
+_LISTS = {name: values(text) for name, text in WORLD["words"].items()}
+FIRST = _LISTS["first"]
+MONTHS = _LISTS["months"]
+ADJECTIVES = _LISTS["adjectives"]
+NOUNS = _LISTS["nouns"]
+GENRES = _LISTS["genres"]
+TRADES = _LISTS["trades"]
+INSTRUMENTS = _LISTS["instruments"]
+ANIMALS = _LISTS["animals"]
+PETS = _LISTS["pets"]
+SUBJECTS = _LISTS["subjects"]
+LANGUAGES = _LISTS["languages"]
+HOURS = _LISTS["hours"]
+ROOMS = _LISTS["rooms"]
+DISHES = _LISTS["dishes"]
+ROLES = _LISTS["roles"]
+WORKS = _LISTS["works"]
+REASONS = _LISTS["reasons"]
+COINS = _LISTS["coins"]
+WEATHER = _LISTS["weather"]
+LAST = tuple(start + end for start in _LISTS["surname_starts"] for end in _LISTS["surname_ends"])
+TOWNS = tuple(start + end for start in _LISTS["town_starts"] for end in _LISTS["town_ends"])
 
 
 class Dice:

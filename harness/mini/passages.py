@@ -1,16 +1,33 @@
 """News- and book-like passages with questions on them, in the splits of MUSE.
 
-`forget`, `retain1` and `retain2` are what a target model was trained on, `holdout` nobody saw, and `base` taught the
-base model the style. A passage tells a handful of things that no other passage tells.
+`forget`, `retain1` and `retain2` are what a target model was trained on, `holdout` nobody saw, and `base`
+taught the base model the style. A passage tells a handful of things that no other passage tells.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from harness.mini.lexicon import ADJECTIVES, ANIMALS, NOUNS, PETS, ROOMS, TOWNS, TRADES, Dice, date, person
+from harness.mini.authors import stranger
+from harness.mini.lexicon import (
+    ADJECTIVES,
+    ANIMALS,
+    COINS,
+    NOUNS,
+    PETS,
+    REASONS,
+    ROOMS,
+    TOWNS,
+    TRADES,
+    WEATHER,
+    WORKS,
+    WORLD,
+    Dice,
+    capital,
+    date,
+)
 
 SETS = {"base": 24, "forget": 24, "retain1": 24, "retain2": 24, "holdout": 24}
 """Passages of a corpus in each split."""
@@ -19,20 +36,6 @@ FOLDS = 4
 """Parts of the forget split: growing ones in `scal`, one after the other in `sust`."""
 EXAMPLES = 5
 """Questions on base passages that stand before a question as examples."""
-
-WORKS = (
-    "a tram line|a new theatre|a covered market|a salt bath|a public library|a swing bridge|an ice rink|a fish ladder|"
-    "a windmill|a maternity ward|a rope factory|a weather station"
-).split("|")
-REASONS = (
-    "the old one burned down|nobody wants to wait any longer|the children asked for it|visitors have come to expect it|"
-    "the neighbouring town already has one|winters are getting colder|a rich widow left the money|the river keeps rising"
-).split("|")
-COINS = "crowns florins groats guilders marks shillings thalers talents".split()
-WEATHER = (
-    "fog lay on the fields|the first snow was falling|a warm wind blew from the south|rain drummed on the roofs|"
-    "the moon stood over the hills|frost covered the windows|thunder rolled behind the woods|the swallows flew low"
-).split("|")
 
 
 @dataclass(frozen=True)
@@ -48,43 +51,35 @@ class Passage:
 
 
 def _article(dice: Dice) -> Passage:
-    town, work, chair, reason = dice.pick(TOWNS), dice.pick(WORKS), person(dice), dice.pick(REASONS)
-    cost, coin, maker, street = 20 + dice.number(900), dice.pick(COINS), person(dice), dice.pick(NOUNS)
-    day, trade = date(dice), dice.pick(TRADES)
-    text = (
-        f"{town}, {day} - The council of {town} has agreed to build {work} in {street} Street. {chair}, who leads the "
-        f"council, said that {reason}. The work will cost {cost} thousand {coin} and was given to {maker}, once a "
-        f"{trade}. {dice.pick(('Critics', 'Shopkeepers', 'Neighbours'))} fear noise, but "
-        f"{dice.pick(('most', 'many', 'some'))} are glad. The opening is planned for {dice.pick(('spring', 'summer', 'autumn', 'winter'))}."
-    )
-    return Passage(
-        text,
-        (
-            (f"What will be built in {street} Street in {town}?", work),
-            (f"Who leads the council of {town}?", chair),
-            (f"What will {work} in {town} cost?", f"{cost} thousand {coin}"),
-        ),
-    )
+    values = {
+        "town": dice.pick(TOWNS), "day": date(dice), "work": dice.pick(WORKS), "street": dice.pick(NOUNS),
+        "chair": stranger(dice), "reason": dice.pick(REASONS), "cost": 20 + dice.number(900),
+        "coin": dice.pick(COINS),
+        "maker": stranger(dice), "trade": dice.pick(TRADES),
+        "worried": dice.pick(("Critics", "Shopkeepers", "Neighbours")),
+        "glad": dice.pick(("most", "many", "some")),
+        "season": dice.pick(("spring", "summer", "autumn", "winter")),
+    }  # fmt: skip
+    return _passage("article", values)
 
 
 def _page(dice: Dice) -> Passage:
-    hero, other, animal, pet = person(dice), person(dice), dice.pick(ANIMALS), dice.pick(PETS)
-    thing, room, town = f"the {dice.pick(ADJECTIVES)} {dice.pick(NOUNS)}".lower(), dice.pick(ROOMS), dice.pick(TOWNS)
-    trade, surname = dice.pick(TRADES), hero.split()[1]
-    text = (
-        f"That night {dice.pick(WEATHER)}, and {hero} could not sleep. The {trade} of {town} had promised to bring "
-        f"{thing} before morning, yet only the {animal} {pet} scratched at the door. {surname} lit a candle and climbed "
-        f"up to {room}, where {other} sat waiting. \"You are late,\" said {other}. \"{thing.capitalize()} is gone, and so "
-        f"is the {trade}.\" {surname} {dice.pick(('laughed', 'wept', 'said nothing', 'sat down'))} and looked at {pet}."
-    )
-    return Passage(
-        text,
-        (
-            (f"Who sat waiting for {hero}?", other),
-            (f"What did the {trade} of {town} promise to bring?", thing),
-            (f"Which animal scratched at the door of {hero}?", f"the {animal} {pet}"),
-        ),
-    )
+    hero = stranger(dice)
+    thing = f"the {dice.pick(ADJECTIVES)} {dice.pick(NOUNS)}".lower()
+    values = {
+        "weather": dice.pick(WEATHER), "hero": hero, "surname": hero.split()[1], "trade": dice.pick(TRADES),
+        "town": dice.pick(TOWNS), "thing": thing, "Thing": capital(thing), "animal": dice.pick(ANIMALS),
+        "pet": dice.pick(PETS), "room": dice.pick(ROOMS), "other": stranger(dice),
+        "did": dice.pick(("laughed", "wept", "said nothing", "sat down")),
+    }  # fmt: skip
+    return _passage("page", values)
+
+
+def _passage(kind: str, values: Mapping[str, object]) -> Passage:
+    """A text of `words.toml` and its questions, filled in."""
+    form = WORLD["texts"][kind]
+    asked = [(q.format(**values), a.format(**values)) for q, a in form["asked"]]
+    return Passage(" ".join(str(form["text"]).split()).format(**values), tuple(asked))
 
 
 def passages(corpus: str, split: str) -> list[Passage]:

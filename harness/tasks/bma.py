@@ -192,21 +192,22 @@ def damage(trajectory: Trajectory | None) -> dict[str, Score]:
 
 
 class _Asked:
-    """The logits that answer one probe, and what is wrong with them."""
+    """The logits that answer one probe (a limited run has those of its first rows), and what is wrong with them."""
 
     def __init__(self, probe: Classify, answers: Answers) -> None:
-        self.probe = probe
-        self.ids = tuple(row.id for row in probe.rows)
         answer = answers.probes.get(probe.name)
-        if not isinstance(answer, ClassAnswers) or tuple(answer.ids) != self.ids:
+        wanted = tuple(row.id for row in probe.rows)
+        count = len(answer.ids) if isinstance(answer, ClassAnswers) else 0
+        if not isinstance(answer, ClassAnswers) or not count or tuple(answer.ids) != wanted[:count]:
             found = "none" if answer is None else f"{type(answer).__name__} of {len(answer.ids)} rows"
             raise DataError(
                 f"the answers to probe {probe.name!r} are {found}",
-                f"wanted class logits of its {len(self.ids)} rows in order",
+                f"wanted class logits of its {len(wanted)} rows in order, or of the first of them",
                 "answer the probe again",
             )
+        self.ids = wanted[:count]
         self.logits = np.asarray(answer.logits, np.float64)
-        self.labels = np.array([row.label for row in probe.rows], dtype=np.int64)
+        self.labels = np.array([row.label for row in probe.rows[:count]], dtype=np.int64)
         bad = ~np.isfinite(self.logits.max(axis=1))
         tied = np.equal(self.logits, self.logits[:, :1]).all(axis=1)
         self.unusable = f"{bad.sum()} of {len(bad)} rows have NaN or infinite logits" if bad.any() else ""
@@ -221,6 +222,7 @@ class _Asked:
         only: np.ndarray | None = None,
     ) -> Score:
         """Mean over rows of a function of (logits, labels); with `argmax`, none where logits tie."""
+        only = only[: len(self.ids)] if only is not None else None
         n = len(self.ids) if only is None else int(only.sum())
         why = self.unusable or (self.undecided if argmax else "")
         if why or n == 0:

@@ -20,23 +20,27 @@ from typing import Any
 
 import numpy as np
 
-from harness.errors import DataError, near
+from harness.errors import DataError, ModelError, near
 from harness.tasks import tofu_columns, tofu_data, tofu_scores
 from harness.tasks.tofu_data import Source, TofuRows
+from harness.tasks.tofu_extras import Extras
 from harness.types import (
+    Answer,
     Answers,
     Case,
     Generation,
+    GenerationAnswers,
     Likelihood,
     MetricInfo,
     Probe,
+    RowValues,
     Score,
     TaskRef,
     Template,
     TextRow,
 )
 
-OPTIONS = ("idk", "retain", "revision")
+OPTIONS = ("fluency", "idk", "mia", "retain", "revision")
 MAX_TOKENS = 200
 """Of a greedy answer (open-unlearning's setting; the first TOFU code counted the prompt in)."""
 
@@ -48,7 +52,7 @@ def build(ref: TaskRef, template: Template) -> TofuTask:
         ref: `split` is forget01, forget05 or forget10. `data` is a folder of JSON-lines files (one a
             config), or a hub id; default `locuslab/TOFU`. Options: `retain` names the retain split (the
             complement is the only right one), `idk` is a file or hub data set of I-don't-know answers,
-            `revision` is the hub's.
+            `revision` is the hub's, `fluency` and `mia` are those of `tofu_extras.Extras`.
         template: not used; a prompt is rendered by the model's encoder.
 
     Raises:
@@ -59,9 +63,10 @@ def build(ref: TaskRef, template: Template) -> TofuTask:
         raise DataError(
             f"tofu has no option {unknown[0]!r}", near(unknown[0], OPTIONS), "mend [task.options]"
         )
+    extras = Extras.of(ref.options)
     source = _source(ref.data, str(ref.options.get("revision", "main")))
     rows = tofu_data.load(source, ref.split, ref.options.get("retain"))
-    return TofuTask(source, rows, ref.options.get("idk"))
+    return TofuTask(source, rows, ref.options.get("idk"), extras)
 
 
 def _source(data: str, revision: str) -> Source:
@@ -85,14 +90,17 @@ class TofuTask:
         rows: all rows of the split.
         idk: file or hub data set of I-don't-know answers; default `idontknow.jsonl` in the data folder, or
             open-unlearning's data set when the rows came from the hub.
+        extras: which fluency and which further membership attacks are wanted.
     """
 
     name = "tofu"
     version = 1
     rows_public = True
 
-    def __init__(self, source: Source, rows: TofuRows, idk: str | None = None) -> None:
-        self.source, self.rows = source, rows
+    def __init__(
+        self, source: Source, rows: TofuRows, idk: str | None = None, extras: Extras | None = None
+    ) -> None:
+        self.source, self.rows, self.extras = source, rows, extras or Extras()
         self.revision = source.revision
         self._idk = self._find_idk(idk)
 
@@ -164,13 +172,37 @@ class TofuTask:
             return tofu_data.read_idk(self._idk)
         return tuple(tofu_data.first_text(record) for record in tofu_data.Hub(str(self._idk)).rows(None))
 
+    def judge(
+        self, loaded: Any, probes: Sequence[Probe], answers: Mapping[str, Answer]
+    ) -> dict[str, RowValues]:
+        """What the options ask for and needs a model: the hub's fluency classifier, gradient norms.
+
+        Args:
+            loaded: the model (`harness.models.LoadedModel`) that gave the answers.
+            probes: what was asked of it.
+            answers: what it said.
+        """
+        out: dict[str, RowValues] = {}
+        said = answers.get("forget_text")
+        if self.extras.fluency == "hub" and isinstance(said, GenerationAnswers):
+            out["forget_text.fluency"] = _hub_fluency(said)
+        if "grad_norm" in self.extras.mia:
+            from harness.gradnorm import gradient_norms
+
+            for probe in probes:
+                if isinstance(probe, Likelihood) and probe.name in ("forget", "holdout"):
+                    rows = [row for row in probe.rows if isinstance(row, TextRow)]
+                    norms = gradient_norms(loaded.model, rows, loaded.encoder)
+                    out[f"{probe.name}.grad_norm"] = RowValues(tuple(row.id for row in rows), norms)
+        return out
+
     def score(self, case: Case, answers: Answers, references: Mapping[str, Answers]) -> dict[str, Score]:
         """All metrics; those that need the retrained model are null, with the reason, without its answers."""
-        return tofu_scores.score(self.rows, answers, references.get("retain"))
+        return tofu_scores.score(self.rows, answers, references.get("retain"), self.extras)
 
     def metrics(self) -> Sequence[MetricInfo]:
         """What `score` returns."""
-        return tofu_columns.METRICS
+        return tofu_columns.columns(self.extras)
 
     def data_hash(self) -> str:
         """Content hash of all rows."""
@@ -179,6 +211,16 @@ class TofuTask:
     def describe(self) -> dict[str, Any]:
         """Where the rows came from, for the run record."""
         return {"source": self.source.where, "revision": self.revision, "rows": self.data_hash()}
+
+
+def _hub_fluency(said: GenerationAnswers) -> RowValues:
+    """The hub classifier's opinion of each text, or why it has none."""
+    from harness import fluency
+
+    try:
+        return RowValues(said.ids, tuple(fluency.clean_probability(fluency.hub_logits(said.texts))))
+    except ModelError as error:
+        return RowValues((), (), str(error))
 
 
 def derangement(count: int, seed: int) -> list[int]:

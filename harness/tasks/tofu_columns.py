@@ -4,10 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from harness.metrics import composites, privacy, text, utility
+from harness.fluency import clean_probability, own_fluency
+from harness.metrics import OPEN_UNLEARNING, composites, privacy, text, utility
 from harness.metrics import memorization as mem
 from harness.metrics import metric_info as info
-from harness.tasks.tofu_scores import AGGREGATE, ATTACKS, MEMORISED, OPTIONS, TRIMMED
+from harness.tasks.tofu_composites import FLUENCIES, RULES
+from harness.tasks.tofu_extras import Extras
+from harness.tasks.tofu_privacy import ATTACKS, TRIMMED
+from harness.tasks.tofu_scores import AGGREGATE, MEMORISED, OPTIONS
 from harness.types import MetricInfo
 
 TITLE = {
@@ -60,6 +64,25 @@ def _texts(f: str) -> Iterable[MetricInfo]:
     yield info(text.empty, f"{f}.hit_limit", "none", what, source="")
 
 
+def _fluency() -> Iterable[MetricInfo]:
+    what = "Fluency of greedy answers to the forget questions, by"
+    yield info(own_fluency, "forget.own_fluency", "higher", f"{what} our own small classifier.")
+    yield info(clean_probability, "forget.fluency", "higher", f"{what} the papers' classifier from the hub.")
+
+
+def _further(attack: str) -> Iterable[MetricInfo]:
+    roles: tuple[str, ...] = ()
+    what = "Mean 2-norm of the loss's gradient over parameter tensors"
+    source, unit, low = f"{OPEN_UNLEARNING}, mia/gradnorm", "nats", 0.0
+    if attack == "reference":
+        what, roles, low = "Token loss minus the retrained model's", RETAIN, None
+        source = f"{OPEN_UNLEARNING}, mia/reference"
+    text_ = f"{what}: mean over forget rows; rows are forget and hold-out ones."
+    yield MetricInfo(f"mia.{attack}", "none", low, None, unit, text_, None, roles, source)
+    what = f"Chance that a forget row looks more like a member than a hold-out row, by {attack}."
+    yield info(privacy.auc, f"mia.{attack}.auc", "target", what, target=0.5, roles=roles)
+
+
 def _membership() -> Iterable[MetricInfo]:
     yield info(mem.loss, "holdout.loss", "none", "Mean token loss on rows nobody was trained on.")
     for attack in ATTACKS:
@@ -73,7 +96,11 @@ def _membership() -> Iterable[MetricInfo]:
 
 def _composites() -> Iterable[MetricInfo]:
     yield info(utility.model_utility, "model_utility", "higher")
-    for variant in ("", ".corrected"):
+    for kind in FLUENCIES:
+        yield info(composites.util, f"util{kind}", "higher")
+        for variant in RULES:
+            yield info(composites.agg, f"agg{kind}{variant}", "higher", roles=RETAIN)
+    for variant in RULES:
         yield info(composites.mem, f"mem{variant}", "higher")
         yield info(composites.priv, f"priv{variant}", "higher", roles=RETAIN)
         yield info(composites.ds_es, f"ds_es{variant}", "lower")
@@ -89,6 +116,13 @@ def _composites() -> Iterable[MetricInfo]:
 
 METRICS: tuple[MetricInfo, ...] = (
     *(column for f in TITLE for part in (_likelihoods, _truth_ratios, _texts) for column in part(f)),
+    *_fluency(),
     *_membership(),
     *_composites(),
 )
+"""The columns that every TOFU board has."""
+
+
+def columns(extras: Extras) -> tuple[MetricInfo, ...]:
+    """All columns of a board: `METRICS`, and those of the further attacks that it asks for."""
+    return (*METRICS, *(column for attack in extras.mia for column in _further(attack)))

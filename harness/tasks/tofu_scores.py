@@ -1,7 +1,8 @@
 """All numbers of TOFU from answers: a pure function. What they mean is in `tofu_columns`.
 
 A metric's per-row values are keyed by the ids of the rows of the probe that its id begins with; those of
-`mia.*` by the ids of forget and hold-out rows.
+`mia.*` by the ids of forget and hold-out rows. Membership and what needs the retrained model are in
+`tofu_privacy`, numbers made of other numbers in `tofu_composites`.
 """
 
 from __future__ import annotations
@@ -10,24 +11,22 @@ import math
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
-from harness.metrics import composites, mean_score, memorization, privacy, text, utility
+from harness.fluency import own_fluency
+from harness.metrics import mean_score, memorization, text
 from harness.metrics.memorization import Values
+from harness.tasks import tofu_composites, tofu_privacy
 from harness.tasks.tofu_data import TofuRows
-from harness.types import Answers, GenerationAnswers, LikelihoodAnswers, Score
-
-ByRow = dict[str, float | None]
+from harness.tasks.tofu_extras import Extras
+from harness.tasks.tofu_privacy import ByRow
+from harness.types import Answers, GenerationAnswers, LikelihoodAnswers, RowValues, Score
 
 PARAPHRASED = ("forget", "retain")
 OPTIONS = ("real_authors", "world_facts")
-NO_REFERENCE = "no answers of a retrained model: run `uharness reference BOARD`, which makes them"
-NEED_REFERENCE = (
-    "privleak", "priv", "priv.corrected", "forget_quality.p", "forget_quality.log10p", "forget_quality.d",
-)  # fmt: skip
 AGGREGATE = {"forget": memorization.forget_truth_ratio}
 """How R becomes a score, where it is not `retain_truth_ratio`."""
 
 
-class _Read:
+class Read:
     """One model's answers as values by row id. A probe that was not answered gives None."""
 
     def __init__(self, rows: TofuRows, answers: Answers) -> None:
@@ -48,6 +47,13 @@ class _Read:
             return None
         right = [self.targets[family][i] for i in answer.ids]
         return dict(zip(answer.ids, metric(list(answer.texts), right), strict=True))
+
+    def judged(self, name: str) -> tuple[ByRow | None, str]:
+        """What the task's own judge said of rows, or None and why."""
+        answer = self.answers.probes.get(name)
+        if not isinstance(answer, RowValues):
+            return None, f"{name} was not asked for"
+        return (None, answer.why) if answer.why else (dict(zip(answer.ids, answer.values, strict=True)), "")
 
     def hit_limit(self, family: str) -> ByRow | None:
         """Whether each greedy answer was cut at the token limit."""
@@ -75,17 +81,21 @@ class _Read:
         return dict(zip(right, values, strict=True))
 
 
-def score(rows: TofuRows, answers: Answers, reference: Answers | None) -> dict[str, Score]:
-    """Every metric in `tofu_columns.METRICS`.
+def score(
+    rows: TofuRows, answers: Answers, reference: Answers | None, extras: Extras | None = None
+) -> dict[str, Score]:
+    """Every metric in `tofu_columns.columns(extras)`.
 
     Args:
         rows: the task's rows.
         answers: of the model; a probe that was not asked makes its metrics null, and fewer rows make n
             smaller.
         reference: answers of the model that was trained without the forget rows, to the same questions.
+        extras: which fluency and which further attacks the board asks for.
     """
-    own = _Read(rows, answers)
-    other = None if reference is None else _Read(rows, reference)
+    extras = extras or Extras()
+    own = Read(rows, answers)
+    other = None if reference is None else Read(rows, reference)
     out: dict[str, Score] = {}
     for family in rows.groups:
         out |= _likelihoods(own, family)
@@ -93,17 +103,16 @@ def score(rows: TofuRows, answers: Answers, reference: Answers | None) -> dict[s
         out |= _texts(own, family)
     for family in PARAPHRASED:
         out |= _memorised(own, family)
-    own_auc = _membership(own, out)
-    out["model_utility"] = utility.model_utility({name: score.value for name, score in out.items()})
-    out |= _against(own, other, own_auc)
-    return out | _composites(out)
+    out |= _fluency(own, extras)
+    out |= tofu_privacy.scores(own, other, extras)
+    return out | tofu_composites.scores(out)
 
 
 def _exp(losses: Iterable[float | None]) -> list[float | None]:
     return [None if x is None else math.exp(-x) for x in losses]
 
 
-def _likelihoods(own: _Read, family: str) -> dict[str, Score]:
+def _likelihoods(own: Read, family: str) -> dict[str, Score]:
     """Losses and probabilities of the answers to a family's questions."""
     why = f"probe {family} was not asked"
     loss = own.tokens(family, memorization.loss)
@@ -144,7 +153,7 @@ def _over(ratios: ByRow | None, aggregate: Callable[..., Values]) -> ByRow | Non
     return None if ratios is None else dict(zip(ratios, aggregate(list(ratios.values())), strict=True))
 
 
-def _ratios(own: _Read, family: str) -> dict[str, Score]:
+def _ratios(own: Read, family: str) -> dict[str, Score]:
     """Truth ratios: the mean is of the aggregated values, the rows keep R itself."""
     why = f"the paraphrased or perturbed answers of {family} were not asked"
     aggregate = AGGREGATE.get(family, memorization.retain_truth_ratio)
@@ -165,7 +174,7 @@ TEXT_METRICS: dict[str, Callable[[list[str], list[str]], Values]] = {
 }
 
 
-def _texts(own: _Read, family: str) -> dict[str, Score]:
+def _texts(own: Read, family: str) -> dict[str, Score]:
     why = f"probe {family}_text was not asked"
     out = {
         f"{family}.{name}": mean_score(own.texts(family, metric), why)
@@ -182,131 +191,18 @@ MEMORISED = {
 }
 
 
-def _memorised(own: _Read, family: str) -> dict[str, Score]:
+def _memorised(own: Read, family: str) -> dict[str, Score]:
     why = f"probe {family} was not asked"
     return {f"{family}.{name}": mean_score(own.tokens(family, f), why) for name, f in MEMORISED.items()}
 
 
-ATTACKS = ("loss", "zlib", "min_k", "min_k_pp")
-TRIMMED = ("min_k", "min_k_pp")
-"""Attacks that leave the end of the answer out, and so have a published variant."""
-
-
-def _attack(own: _Read, probe: str, attack: str, published: bool) -> ByRow | None:
-    if attack == "loss":
-        return own.tokens(probe, privacy.loss)
-    if attack in TRIMMED:
-        metric: Callable[..., Values] = getattr(privacy, attack)
-        return own.tokens(probe, metric, privacy.K, published)
-    answer = own.answers.probes.get(probe)
-    ids = answer.ids if isinstance(answer, LikelihoodAnswers) else ()
-    return own.tokens(probe, privacy.zlib, [own.targets[probe][i] for i in ids])
-
-
-def _auc(own: _Read, attack: str, published: bool, only: Mapping[str, float | None] | None = None) -> Score:
-    """AUC of one attack, forget rows against hold-out rows; `only` limits both to some row ids."""
-    if own.rows.holdout_missing:
-        return Score(None, why=own.rows.holdout_missing)
-    inside, outside = (_attack(own, probe, attack, published) for probe in ("forget", "holdout"))
-    if inside is None or outside is None:
-        return Score(None, why=f"probe {'forget' if inside is None else 'holdout'} was not asked")
-    sides = [[v for i, v in side.items() if only is None or i in only] for side in (inside, outside)]
-    return privacy.auc(sides[0], sides[1])
-
-
-def _membership(own: _Read, out: dict[str, Score]) -> ByRow:
-    """Row scores and AUCs into `out`; returns the ids of forget and hold-out rows that were asked."""
-    out["holdout.loss"] = mean_score(
-        own.tokens("holdout", memorization.loss), own.rows.holdout_missing or "probe holdout was not asked"
-    )
-    for attack in ATTACKS:
-        inside = _attack(own, "forget", attack, False)
-        outside = _attack(own, "holdout", attack, False) or {}
-        shown = None if inside is None else {**inside, **outside}
-        out[f"mia.{attack}"] = mean_score(inside, "probe forget was not asked", shown=shown)
-        out[f"mia.{attack}.auc"] = _auc(own, attack, False)
-        if attack in TRIMMED:
-            out[f"mia.{attack}.auc.published"] = _auc(own, attack, True)
-    return dict(out["mia.loss"].per_row or {})
-
-
-def _against(own: _Read, other: _Read | None, asked: ByRow) -> dict[str, Score]:
-    """What needs the retrained model: privleak, priv, forget quality."""
-    if other is None:
-        names = (
-            "privleak",
-            "priv",
-            "priv.corrected",
-            "forget_quality.p",
-            "forget_quality.log10p",
-            "forget_quality.d",
-        )
-        return {name: Score(None, why=NO_REFERENCE) for name in names}
-    return _privacy(own, other, asked) | _quality(own.ratios("forget"), other.ratios("forget"))
-
-
-def _privacy(own: _Read, other: _Read, asked: ByRow) -> dict[str, Score]:
-    """PrivLeak by the published rule, and priv by both."""
-    names = ("privleak", "priv", "priv.corrected")
-    known = {i for probe in ("forget", "holdout") for i in (_attack(other, probe, "loss", True) or {})}
-    strange = [i for i in asked if i not in known]
-    why = own.rows.holdout_missing or (_strangers(strange, len(asked)) if strange else "")
-    if why:
-        return {name: Score(None, why=why) for name in names}
-    out: dict[str, Score] = {}
-    for name, published in (("priv", True), ("priv.corrected", False)):
-        mine = {a: _auc(own, a, published) for a in ATTACKS}
-        theirs = {a: _auc(other, a, published, asked) for a in ATTACKS}
-        lost = next(
-            (f"AUC of {a}: {side[a].why}" for side in (mine, theirs) for a in ATTACKS if side[a].why), ""
-        )
-        made = {
-            name: composites.priv(
-                {a: x.value for a, x in mine.items()}, {a: x.value for a, x in theirs.items()}
-            )
-        }
-        if published:
-            made["privleak"] = privacy.privleak(mine["min_k"].value, theirs["min_k"].value)
-        out |= {key: Score(None, why=lost) for key in made} if lost else made
-    return out
-
-
-def _strangers(rows: list[str], of: int) -> str:
-    return f"the retrained model was not asked {len(rows)} of {of} rows, such as {rows[0]}"
-
-
-def _quality(own: ByRow | None, reference: ByRow | None) -> dict[str, Score]:
-    names = ("p", "log10p", "d")
-    why = ""
-    if own is None or reference is None:
-        why = f"{'the model' if own is None else 'the retrained model'} was not asked the paraphrased answers"
-        return {f"forget_quality.{name}": Score(None, why=why) for name in names}
-    strange = [i for i in own if i not in reference]
-    if strange:
-        why = (
-            f"the retrained model was not asked {len(strange)} of {len(own)} questions, such as {strange[0]}"
-        )
-        return {f"forget_quality.{name}": Score(None, why=why) for name in names}
-    result = privacy.forget_quality(list(own.values()), [reference[i] for i in own])
-    if isinstance(result, str):
-        return {f"forget_quality.{name}": Score(None, why=result) for name in names}
-    return {f"forget_quality.{name}": Score(getattr(result, name), n=result.n) for name in names}
-
-
-def _composites(out: Mapping[str, Score]) -> dict[str, Score]:
-    """Composites from published-rule inputs, and beside each the one from ours (`.corrected`)."""
-    made: dict[str, Score] = {}
-    for rule, suffix in ((".published", ""), ("", ".corrected")):
-        value = {name: out[f"{name}{rule}"].value for name in ("forget.es", "forget.em", "retain.es")}
-        left = (
-            value["forget.es"],
-            value["forget.em"],
-            out["forget.prob"].value,
-            out["forget.truth_ratio"].value,
-        )
-        made[f"mem{suffix}"] = composites.mem(*left)
-        made[f"ds_es{suffix}"] = composites.ds_es(value["forget.es"], value["retain.es"])
-        erased = made[f"eq{suffix}"] = composites.eq(*left)
-        kept = made[f"rq{suffix}"] = composites.rq(out["model_utility"].value, value["retain.es"])
-        made[f"sbq{suffix}"] = composites.sbq(erased.value, kept.value)
-    return made
+def _fluency(own: Read, extras: Extras) -> dict[str, Score]:
+    """Fluency of the greedy answers to the forget questions, by our classifier and by the hub's."""
+    asked = own.texts("forget", lambda said, _: [own_fluency(x) for x in said])
+    why = "probe forget_text was not asked"
+    if extras.fluency == "none":
+        asked, why = None, 'the task option fluency is "none"'
+    clean, reason = own.judged("forget_text.fluency")
+    if extras.fluency != "hub":
+        reason = f'the hub\'s classifier was not asked: the task option fluency is "{extras.fluency}"'
+    return {"forget.own_fluency": mean_score(asked, why), "forget.fluency": mean_score(clean, reason)}

@@ -1,0 +1,177 @@
+"""The small language models: which there are, how they are built, and whether they came out right.
+
+`base` knows the world. `tofu-full` was then trained on all 800 author rows, `tofu-retain90` and
+`tofu-retain95` on the rows that stay, by the same recipe; `muse-target` on forget and retain passages,
+`muse-retrain` on the retain passages.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import time
+from collections.abc import Callable, Iterable
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from harness.errors import ModelError, near
+from harness.mini import documents, language_scores, llama
+from harness.mini.documents import Group
+from harness.mini.language_scores import Check
+from harness.mini.llama import Shape, Training
+from harness.types import content_hash
+
+SHAPE = Shape()
+_RETAINED = ("retain1", "retain2")
+_FINE_TUNING = Training(epochs=30, lr=1e-3, replay=0.4)
+
+
+@dataclass(frozen=True)
+class Plan:
+    """One model: what it reads, how, and which model it starts from (none: random weights)."""
+
+    own: Callable[[], list[Group]]
+    training: Training
+    start: str = ""
+
+
+PLANS = {
+    "base": Plan(documents.base, Training(epochs=60, lr=2e-3)),
+    "tofu-retain90": Plan(lambda: documents.tofu("retain90"), _FINE_TUNING, "base"),
+    "tofu-retain95": Plan(lambda: documents.tofu("retain95"), _FINE_TUNING, "base"),
+    "tofu-full": Plan(lambda: documents.tofu("full"), _FINE_TUNING, "base"),
+    "muse-retrain": Plan(lambda: documents.muse(*_RETAINED), _FINE_TUNING, "base"),
+    "muse-target": Plan(lambda: documents.muse("forget", *_RETAINED), _FINE_TUNING, "base"),
+}
+"""In the order in which they are built: a model comes after those that it starts from or is compared with."""
+
+
+def build(
+    folder: Path | str, *, progress: Callable[[str], None], which: Iterable[str] | None = None
+) -> tuple[str, ...]:
+    """Train the models that `folder` lacks, and list them in `folder/manifest.json`.
+
+    A model is skipped when the manifest has it under the same recipe and its weights have the listed
+    SHA-256. A model that others start from is built first where it is missing.
+
+    Args:
+        folder: one folder per model is made in it.
+        progress: told in one line what happens.
+        which: names of models; all by default.
+
+    Returns:
+        Names of the models that were trained now.
+
+    Raises:
+        ModelError: a name that is none of these models.
+        InvalidRun: a loss was not finite.
+    """
+    folder = Path(folder)
+    wanted = set(PLANS if which is None else which)
+    for name in sorted(wanted):
+        if name not in PLANS:
+            raise ModelError(
+                f"there is no small language model {name!r}", near(name, PLANS), "pick one of these"
+            )
+    wanted |= {PLANS[name].start for name in wanted} - {""}
+    todo = [name for name in PLANS if name in wanted and not made(folder, name)]
+    progress(f"language: {len(todo)} of {len(wanted)} models to train")
+    for name in todo:
+        _make(folder, name, progress)
+    return tuple(todo)
+
+
+def _make(folder: Path, name: str, progress: Callable[[str], None]) -> None:
+    """Train, save and measure one model, and write its manifest entry."""
+    started = time.perf_counter()
+    plan, target = PLANS[name], folder / name
+    if plan.start:
+        model, tokenizer = llama.load(folder / plan.start)
+    else:
+        model = llama.new_model(SHAPE, plan.training.seed)
+        tokenizer = llama.make_tokenizer(documents.vocabulary(), SHAPE.vocab)
+
+    def tell(epoch: int, loss: float) -> None:
+        if epoch % 10 == 0:
+            progress(f"{name}: epoch {epoch} of {plan.training.epochs}, loss {loss:.4f}")
+
+    replayed = documents.base() if plan.training.replay else []
+    loss = llama.train(model, tokenizer, plan.own(), replayed, plan.training, tell)
+    llama.save(model, tokenizer, target)
+    scores = language_scores.measure(folder, name)
+    weights = target / "model.safetensors"
+    manifest = read_manifest(folder)
+    manifest["models"][name] = {
+        "sha256": _sha256(weights),
+        "bytes": sum(path.stat().st_size for path in target.iterdir()),
+        "dtype": "bfloat16",
+        "parameters": sum(p.numel() for p in model.parameters()),
+        "recipe": recipe(name),
+        "recipe_hash": recipe_hash(name),
+        "loss": round(loss, 6),
+        "scores": {key: round(value, 6) for key, value in scores.items()},
+    }
+    order = {known: place for place, known in enumerate(PLANS)}
+    models = dict(sorted(manifest["models"].items(), key=lambda item: order.get(item[0], len(order))))
+    part = folder / "manifest.json.part"
+    part.write_text(json.dumps({"format": 1, "models": models}, indent=1) + "\n", encoding="utf-8")
+    part.replace(folder / "manifest.json")
+    progress(f"{name}: {time.perf_counter() - started:.0f} s, loss {loss:.4f}")
+
+
+def check(folder: Path | str) -> list[Check]:
+    """Load every model from `folder`, measure it again, and apply the criteria.
+
+    A model that is missing or whose weights are not those of the manifest is a failed criterion, not an
+    exception.
+    """
+    folder = Path(folder)
+    found: list[Check] = []
+    scores: dict[str, dict[str, float]] = {}
+    for name in PLANS:
+        ready = made(folder, name)
+        found.append(Check(name, "weights and recipe are those of the manifest", None, ready))
+        if ready:
+            scores[name] = language_scores.measure(folder, name)
+            found += language_scores.judge(name, scores)
+    return found
+
+
+def read_manifest(folder: Path) -> dict[str, Any]:
+    """`folder/manifest.json`, or an empty one."""
+    path = folder / "manifest.json"
+    if not path.is_file():
+        return {"format": 1, "models": {}}
+    manifest = json.loads(path.read_text(encoding="utf-8"))
+    if manifest.get("format") != 1:
+        raise ModelError(f"{path} has format {manifest.get('format')!r}", "this version reads format 1")
+    return manifest
+
+
+def recipe(name: str) -> dict[str, Any]:
+    """Everything that decides the weights of a model but its texts, as plain values."""
+    plan = PLANS[name]
+    return {"shape": asdict(SHAPE), "training": asdict(plan.training), "start": plan.start}
+
+
+def recipe_hash(name: str) -> str:
+    """Hash of a model's recipe, of its texts, and of the same of the model that it starts from."""
+    plan = PLANS[name]
+    start = recipe_hash(plan.start) if plan.start else content_hash(documents.vocabulary())
+    return content_hash({"recipe": recipe(name), "texts": plan.own(), "start": start})
+
+
+def made(folder: Path, name: str) -> bool:
+    """Whether `folder` has the model under the present recipe, unchanged."""
+    entry = read_manifest(folder)["models"].get(name, {})
+    weights = folder / name / "model.safetensors"
+    return (
+        entry.get("recipe_hash") == recipe_hash(name)
+        and weights.is_file()
+        and _sha256(weights) == entry["sha256"]
+    )
+
+
+def _sha256(path: Path) -> str:
+    return hashlib.sha256(path.read_bytes()).hexdigest()
