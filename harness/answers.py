@@ -32,6 +32,7 @@ from harness.types import (
     Trajectory,
 )
 
+GENERATORS = tuple(f"generate/{name}.py" for name in ("hf", "openai", "stops", "vllm"))
 FIELDS = ("logp", "hit", "is_eos", "mean_logp", "var_logp")
 
 
@@ -51,15 +52,16 @@ def answer(loaded: Any, probes: Sequence[Probe], generator: Generator | None) ->
         if isinstance(probe, Classify):
             logits = scoring.classify(loaded.model, probe.rows)
             out[probe.name] = ClassAnswers(tuple(r.id for r in probe.rows), logits)
-    out |= _generate(loaded, [p for p in probes if isinstance(p, Generation)], generator)
+    out |= generate(loaded.encoder, [p for p in probes if isinstance(p, Generation)], generator)
     return {probe.name: out[probe.name] for probe in probes}
 
 
-def _generate(loaded: Any, probes: Sequence[Generation], generator: Generator | None) -> dict[str, Answer]:
+def generate(encoder: Any, probes: Sequence[Generation], generator: Generator | None) -> dict[str, Answer]:
+    """Texts alone: `encoder` (a `harness.text.Encoder`) makes the prompts' ids, and the generator goes on."""
     out: dict[str, Answer] = {}
     for limits in sorted({(p.max_tokens, p.stop) for p in probes}):
         group = [p for p in probes if (p.max_tokens, p.stop) == limits]
-        ids = {row: loaded.encoder.prompt(row) for p in group for row in map(_question, p.rows)}
+        ids = {row: encoder.prompt(row) for p in group for row in map(_question, p.rows)}
         distinct = sorted(set(ids.values()))
         if generator is None:
             raise ValueError("generation probes need a generator")
@@ -158,7 +160,7 @@ def code_version() -> str:
     here = Path(__file__).parent
     digest = hashlib.sha256()
     for name in (
-        "answers.py", "scoring.py", "exact.py", "text.py", "generate/hf.py", "modadd.py", "fluency.py", "gradnorm.py",
+        "answers.py", "scoring.py", "exact.py", "text.py", *GENERATORS, "modadd.py", "fluency.py", "gradnorm.py",
     ):  # fmt: skip
         digest.update((here / name).read_bytes())
     return digest.hexdigest()[:16]

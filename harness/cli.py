@@ -34,6 +34,9 @@ for group, name in ((board_app, "board"), (run_app, "run"), (db_app, "db"), (lis
 BoardOption = Annotated[
     list[str] | None, typer.Option("--board", "-b", help="Board name or .toml file; repeatable. Default: see `board default`.")
 ]
+GeneratorOption = Annotated[
+    str, typer.Option("--generator", help="What writes the texts: hf, vllm, or openai:URL of a server with the model.")
+]
 INTERRUPTED = 130
 FormatOption = Annotated[str, typer.Option("--format", help="table, json, csv or md.")]
 JsonOption = Annotated[bool, typer.Option("--json", help="Print JSON instead of text.")]
@@ -81,12 +84,15 @@ def submit(
     trajectory: Annotated[bool, typer.Option("--trajectory", help="Score ten points along the budget too.")] = False,
     again: Annotated[bool, typer.Option("--again", help="Run anew although there is a record.")] = False,
     keep_model: Annotated[bool, typer.Option(help="Keep the unlearned weights under runs/.")] = True,
+    generator: GeneratorOption = "hf",
 ) -> None:
     """Run methods on boards, record the results, and print the tables."""
     from harness import preflight, stages, supervise
+    from harness.generate import choice
     from harness.plugins import parse_set, resolve_spec
     from harness.progress import progress
 
+    choice.check(generator, trains=True)
     workspace = _workspace()
     boards = board or [workspace.default_board()]
     if not board:
@@ -100,8 +106,9 @@ def submit(
     supervise.prepare(text=any(r.text for r in ready), modules=[type(r.task).__module__ for r in ready])
     with progress() as show:
         session = _session(
-            workspace, progress=show, limit=limit, trajectory=trajectory, again=again, keep_model=keep_model
-        )
+            workspace, progress=show, limit=limit, trajectory=trajectory, again=again, keep_model=keep_model,
+            generator=generator,
+        )  # fmt: skip
         plans = [
             (r, spec)
             for r, line in zip(ready, entries, strict=True)
@@ -154,11 +161,13 @@ def evaluate(
     max_length: Annotated[int, typer.Option(min=8, help="Longest row in tokens (only with --task).")] = 512,
     limit: Annotated[int | None, typer.Option(min=1, help="Only the first N rows of every set.")] = None,
     json: Annotated[str, typer.Option("--json", help="Write scores and rows to this file (- prints them).")] = "",
+    generator: GeneratorOption = "hf",
 ) -> None:
     """Score a checkpoint that you already have. Nothing is trained or recorded."""
     from harness import preflight, supervise
     from harness.evaluate import ad_hoc_board
     from harness.evaluate import evaluate as run
+    from harness.generate import choice
     from harness.progress import progress
     from harness.runs import write_json
     from harness.show import scores_table
@@ -166,13 +175,14 @@ def evaluate(
 
     if bool(board) == bool(task):
         raise InputError("evaluate needs either --board or --task", "", "give exactly one of them")
+    choice.check(generator)
     workspace = _workspace()
     template = Template(system=system or None, date=date)
     made = workspace.board(board) if board else ad_hoc_board(task, split, data_dir, template, max_length, "float32")
     ready = preflight.board_ready(made, workspace, data_dir=data_dir)
     supervise.prepare(text=ready.text, modules=[type(ready.task).__module__])
     with progress() as show:
-        session = _session(workspace, progress=show, limit=limit)
+        session = _session(workspace, progress=show, limit=limit, generator=generator)
         report = run(session, ready, model, case=case, seed=seed, reference=reference)
     if json == "-":
         _print_json(report)
@@ -185,18 +195,61 @@ def evaluate(
         raise typer.Exit(1)
 
 
+@app.command("import")
+def import_(
+    log: Annotated[str, typer.Argument(help="eval_log_aggregated.json of the first TOFU code, or a TOFU_EVAL.json.")],
+    reference: Annotated[str, typer.Option(help="The same of the retained model, on the same questions.")] = "",
+    board: Annotated[str, typer.Option("--board", "-b", help="Store it as a row of this board, marked imported.")] = "",
+    json: Annotated[str, typer.Option("--json", help="Write scores and rows to this file (- prints them).")] = "",
+) -> None:
+    """Score an evaluation log that another tool wrote. With --board it becomes a row that is never ranked."""
+    from harness import importing
+    from harness.preflight import data_path
+    from harness.recordtables import rows_table
+    from harness.runs import write_json
+
+    made = importing.import_log(Path(log), Path(reference) if reference else None)
+    split = ""
+    if board:
+        workspace = _workspace()
+        chosen = workspace.board(board)
+        data = data_path(chosen.task.data, workspace) if chosen.task.data else ""
+        record = importing.record(made, chosen, importing.compare_rows(made, chosen, data))
+        rows = rows_table(made.scores, importing.row_texts(made))
+        _store(workspace).write_record(record, rows, replace=True)
+        split = record.case
+    report = importing.report(made, split)
+    if json == "-":
+        _print_json(report)
+    else:
+        if json:
+            write_json(Path(json), report)
+        known = {k: s for k, s in made.scores.items() if s.value is not None}
+        for name, score in known.items():
+            typer.echo(f"{name:34} {score.value:.7g}  (n = {score.n})")
+        _say(f"{len(made.scores) - len(known)} more metrics are null; --json FILE has the reasons")
+    for note in made.notes:
+        _say(f"note: {note}")
+    if board:
+        _say(f"stored as {record.run_id} on board {chosen.name}, status imported")
+
+
 @app.command()
-def reference(board: Annotated[str, typer.Argument(help="Board name or .toml file.")]) -> None:
+def reference(
+    board: Annotated[str, typer.Argument(help="Board name or .toml file.")], generator: GeneratorOption = "hf"
+) -> None:
     """Answer a board's questions with its retain model, once; later runs use the cached answers."""
     from harness import preflight, supervise
+    from harness.generate import choice
     from harness.progress import progress
     from harness.stages import make_references
 
+    choice.check(generator)
     workspace = _workspace()
     ready = preflight.board_ready(workspace.board(board), workspace)
     supervise.prepare(text=ready.text, modules=[type(ready.task).__module__])
     with progress() as show:
-        lines = make_references(_session(workspace, progress=show), ready)
+        lines = make_references(_session(workspace, progress=show, generator=generator), ready)
     for line in lines:
         typer.echo(line)
 
@@ -237,7 +290,7 @@ def board_list(json: JsonOption = False) -> None:
         _print_json(boards)
     else:
         for b in boards:
-            typer.echo(f"{'*' if b['default'] else ' '} {b['name']:20} {b['task']:8} {b['budget']:24} {b['title']}")
+            typer.echo(f"{'*' if b['default'] else ' '} {b['name']:24} {b['task']:8} {b['budget']:24} {b['title']}")
 
 
 @board_app.command("show")

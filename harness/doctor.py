@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
+import itertools
 import os
 import platform
 from collections.abc import Callable
 from dataclasses import dataclass
 from importlib.metadata import PackageNotFoundError, version
 
-from harness import plugins, preflight
-from harness.errors import UharnessError
+from harness import models, plugins, preflight
+from harness.errors import ModelError, UharnessError
 from harness.store import Store
 from harness.workspace import Workspace
 
@@ -60,12 +61,27 @@ def _try(what: str, look: Callable[[], str]) -> Finding:
 
 
 def _board(workspace: Workspace, name: str) -> str:
-    ready = preflight.board_ready(workspace.board(name), workspace)
-    cases = ready.cases()
-    for case in cases:
-        for seed in ready.board.seeds:
-            ready.models(case, seed, workspace.roots)
-    return f"{len(cases)} case(s), {len(ready.board.seeds)} seed(s), {len(ready.metrics)} metrics; data and models are there"
+    board = workspace.board(name)
+    known = preflight.described(board, workspace)
+    if not known.hub:
+        preflight.board_ready(board, workspace)
+    absent = [*known.hub, *_absent_models(workspace, known)]
+    count = f"{len(known.cases)} case(s), {len(board.seeds)} seed(s), {len(known.metrics)} metrics"
+    return f"{count}; " + (f"needs the hub for {', '.join(absent)}" if absent else "data and models are there")
+
+
+def _absent_models(workspace: Workspace, known: preflight.Described) -> list[str]:
+    """Hub models of a board that are not on this machine; raises for a local one that is not whole."""
+    board, absent = known.board, []
+    named = itertools.product(board.models.values(), known.cases, board.seeds)
+    for reference in dict.fromkeys(preflight.filled(board, *each) for each in named):
+        try:
+            preflight.path_of(reference, workspace.roots, fetch=False)
+        except ModelError:
+            if not models.is_hub_id(reference):
+                raise
+            absent.append(reference)
+    return absent
 
 
 def _database(workspace: Workspace) -> str:

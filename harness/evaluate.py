@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import datetime
-import math
 import os
 import shutil
 from collections.abc import Mapping
@@ -13,11 +12,11 @@ from typing import Any
 from harness import models, preflight, stages
 from harness.answers import answers_of, read
 from harness.errors import InputError, ReferenceError_, RunError, near
+from harness.generate import choice
 from harness.preflight import Ready
 from harness.runs import RunSpec, cut_case, cut_probes, read_json
 from harness.scores import invalid, score_json, texts
 from harness.stages import Session
-from harness.supervise import Limits, run_stage
 from harness.types import Answers, Board, Budget, Probe, Score, Template
 
 FORMAT = 1
@@ -49,6 +48,7 @@ def evaluate(
     """
     path = models.resolve(model, session.workspace.roots)
     models.check(path, needs_tokenizer=models.model_type(path) != models.OWN_TYPE)
+    choice.check_models(session.generator, [path])
     case, seed = _case_of(ready, case), seed if seed is not None else ready.board.seeds[0]
     spec = _spec(session, ready, path, case, seed)
     folders = _references(session, ready, spec, reference)
@@ -56,7 +56,7 @@ def evaluate(
     try:
         spec.write(folder)
         session.progress(f"{model}: answer", None)
-        outcome = run_stage("harness.worker:answer", folder, limits=Limits(hang_s=math.inf))
+        outcome = stages.ask(spec, folder)
         if not outcome.ok:
             raise RunError(f"the model gave no answers: {outcome.why}")
         return _report(session, ready, spec, folder, folders)
@@ -80,7 +80,7 @@ def _spec(session: Session, ready: Ready, path: str, case: str, seed: int) -> Ru
     return RunSpec(
         run_id=f"{Path(path).name}-{case}-{weights[:8]}", board=ready.board, entry="evaluate", submission="evaluate",
         case=case, seed=seed, updates=1, data=ready.data, models={"target": path}, limit=session.limit,
-        threads=preflight.threads(),
+        generator=session.generator, threads=preflight.threads(),
         hashes={"model.target": weights}, started=datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
     )  # fmt: skip
 
@@ -130,14 +130,14 @@ def _report(
     scores = ready.task.score(case, answers, {role: Answers(read(p / "answers")) for role, p in folders.items()})
     problem = invalid(answers)
     status, why = ("invalid", problem) if problem else ("limited", "") if spec.limit else ("ok", "")
-    encoder = folder / "encoder.json"
+    notes = {name: folder / f"{name}.json" for name in ("encoder", "generator")}
     return {
         "format": FORMAT, "task": ready.task.name, "split": ready.board.task.split, "case": spec.case,
         "status": status, "error": why, "scores": score_json(scores),
         "rows": rows_json(probes, answers, scores) if ready.task.rows_public else {},
         "env": {**preflight.environment(), "model": spec.hashes["model.target"], "data": ready.task.data_hash(),
                 "references": {role: p.name for role, p in folders.items()},
-                "encoder": read_json(encoder) if encoder.exists() else None},
+                **{name: read_json(path) if path.exists() else None for name, path in notes.items()}},
     }  # fmt: skip
 
 

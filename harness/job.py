@@ -175,7 +175,9 @@ class Job:
     def resource(self, name: str) -> Any:
         """Something the task or the board supplies by name; a submission lists what it needs in `needs`."""
         if name not in self._resources:
-            raise SubmissionError(f"no resource {name!r} here", near(name, self._resources), "list it in `needs`")
+            raise SubmissionError(
+                f"no resource {name!r} here", near(name, self._resources), "list it in the submission's `needs`"
+            )
         if name not in self._got:
             self._got[name] = self._resources[name]()
         return self._got[name]

@@ -34,11 +34,12 @@ class LoadedModel:
     encoder: Encoder | None
 
 
-def resolve(reference: str, roots: tuple[Path, ...] = ()) -> str:
-    """A local folder where `reference` means one, else the hub id unchanged.
+def resolve(reference: str, roots: tuple[Path, ...] = (), *, fetch: bool = True) -> str:
+    """The local folder that `reference` means.
 
-    Relative folders are looked for under `roots`, in order. Raises `ModelError` when a reference that looks like a
-    folder does not exist.
+    Relative folders are looked for under `roots`, in order. A hub id becomes its snapshot in the local cache, which is
+    filled first when `fetch` is true and the hub may be used; so what is hashed and loaded later is always a folder.
+    Raises `ModelError` when nothing is found.
     """
     if reference.startswith("mini:"):
         name = reference.removeprefix("mini:")
@@ -47,13 +48,13 @@ def resolve(reference: str, roots: tuple[Path, ...] = ()) -> str:
             known = [str(p.parent.relative_to(MINI)) for p in MINI.glob("**/config.json")]
             raise ModelError(f"no built-in model {name!r}", near(name, known), "run `uharness mini build`")
         return str(folder)
-    candidates = [Path(reference).expanduser()] if Path(reference).expanduser().is_absolute() else [
-        root / reference for root in (*roots, Path.cwd())]  # fmt: skip
+    given = Path(reference).expanduser()
+    candidates = [given] if given.is_absolute() else [root / given for root in (*roots, Path.cwd())]
     for candidate in candidates:
         if candidate.is_dir():
             return str(candidate.resolve())
-    if reference.count("/") == 1 and not reference.startswith((".", "/", "~")):
-        return reference
+    if is_hub_id(reference):
+        return _snapshot(reference, fetch)
     raise ModelError(
         f"model folder {reference!r} does not exist",
         f"looked for {', '.join(str(c) for c in candidates)}",
@@ -61,11 +62,33 @@ def resolve(reference: str, roots: tuple[Path, ...] = ()) -> str:
     )
 
 
+def is_hub_id(reference: str) -> bool:
+    """Whether a reference that is no folder here can only mean a model on the hub: `owner/name`."""
+    return reference.count("/") == 1 and not reference.startswith((".", "/", "~", "mini:"))
+
+
+def _snapshot(name: str, fetch: bool) -> str:
+    """The newest cached snapshot of a hub model, downloaded where that is allowed."""
+    from huggingface_hub import snapshot_download
+    from huggingface_hub.errors import HfHubHTTPError, HFValidationError, LocalEntryNotFoundError
+
+    offline = os.environ.get("HF_HUB_OFFLINE") == "1"
+    patterns = ["*.json", "*.safetensors", "tokenizer*", "*.jinja", "*.model", "*.txt"]
+    try:
+        return snapshot_download(name, local_files_only=offline or not fetch, allow_patterns=patterns)
+    except LocalEntryNotFoundError:
+        why = "HF_HUB_OFFLINE=1 forbids fetching it" if offline else "the hub cannot be reached"
+        raise ModelError(
+            f"model {name!r} is not in the local cache", why, "fetch it with a network, or give a local folder"
+        ) from None
+    except (HfHubHTTPError, HFValidationError, OSError) as error:
+        first = str(error).strip().splitlines()[0]
+        raise ModelError(f"model {name!r} cannot be fetched: {first}", "", "check the id and your access to it") from None
+
+
 def check(path: str, *, needs_tokenizer: bool) -> None:
-    """Refuse a folder that cannot be a model, before anything is loaded. Hub ids are checked when they are loaded."""
+    """Refuse a folder that cannot be a model, before anything is loaded."""
     folder = Path(path)
-    if not folder.is_dir():
-        return
     if not (folder / "config.json").exists():
         raise ModelError(f"{folder} has no config.json", f"it has {_listing(folder)}", "give a model folder")
     if not any(folder.glob("*.safetensors")) and not any(folder.glob("pytorch_model*.bin")):
@@ -85,7 +108,7 @@ def _listing(folder: Path) -> str:
 
 
 def model_type(path: str) -> str:
-    """`model_type` of a folder's config, empty for a hub id or an unreadable config."""
+    """`model_type` of a folder's config, empty when there is none."""
     config = Path(path) / "config.json"
     if not config.exists():
         return ""
@@ -102,22 +125,38 @@ def load(path: str, *, dtype: str = "float32", template: Template | None = None,
 
         return LoadedModel(ModularTransformer.load(Path(path)), None)
     import torch
-    from transformers import AutoModelForCausalLM, AutoTokenizer
+    from transformers import AutoModelForCausalLM
     from transformers.utils import logging
+
+    logging.disable_progress_bar()
+    encoder = load_encoder(path, template=template, max_length=max_length)
+    try:
+        model: Any = AutoModelForCausalLM.from_pretrained(path, dtype=getattr(torch, dtype))
+    except (OSError, ValueError) as error:
+        raise _unloadable(path, error) from None
+    device = "cuda" if torch.cuda.is_available() else "cpu"
+    return LoadedModel(model.to(device).eval(), encoder)
+
+
+def load_encoder(path: str, *, template: Template | None = None, max_length: int = 512) -> Encoder | None:
+    """The encoder of a resolved reference, without its weights; None for models that read arrays."""
+    if model_type(path) == OWN_TYPE:
+        return None
+    from transformers import AutoTokenizer
 
     from harness.text import Encoder
     from harness.types import Template as DefaultTemplate
 
-    logging.disable_progress_bar()
     try:
         tokenizer = AutoTokenizer.from_pretrained(path)
-        model: Any = AutoModelForCausalLM.from_pretrained(path, dtype=getattr(torch, dtype))
     except (OSError, ValueError) as error:
-        offline = " (HF_HUB_OFFLINE is set)" if os.environ.get("HF_HUB_OFFLINE") == "1" else ""
-        first = str(error).strip().splitlines()[0]
-        raise ModelError(f"model {path!r} cannot be loaded{offline}", first, "give a local folder or a hub id") from None
-    device = "cuda" if torch.cuda.is_available() else "cpu"
-    return LoadedModel(model.to(device).eval(), Encoder(tokenizer, template or DefaultTemplate(), max_length))
+        raise _unloadable(path, error) from None
+    return Encoder(tokenizer, template or DefaultTemplate(), max_length)
+
+
+def _unloadable(path: str, error: Exception) -> ModelError:
+    first = str(error).strip().splitlines()[0]
+    return ModelError(f"model {path!r} cannot be loaded", first, "repair or replace the model folder")
 
 
 def save(loaded: LoadedModel, folder: Path) -> None:
@@ -133,10 +172,8 @@ def save(loaded: LoadedModel, folder: Path) -> None:
 
 
 def weights_hash(path: str) -> str:
-    """SHA-256 over names and bytes of a folder's weight and tokenizer files (16 hex digits); a hub id's own text."""
+    """SHA-256 over names and bytes of a folder's weight, tokenizer and config files (16 hex digits)."""
     folder = Path(path)
-    if not folder.is_dir():
-        return f"hub:{path}"
     digest = hashlib.sha256()
     names = ("*.safetensors", "pytorch_model*.bin", "tokenizer.json", "tokenizer.model", "config.json", "*.jinja")
     for file in sorted({f for pattern in names for f in folder.glob(pattern)}):

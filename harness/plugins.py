@@ -22,7 +22,7 @@ from typing import Any
 from pydantic import TypeAdapter, ValidationError
 
 from harness.errors import InputError, SubmissionError, near
-from harness.types import OptimizerSpec, Submission, Task, TaskRef, Template, content_hash
+from harness.types import OptimizerSpec, Outline, Submission, Task, TaskRef, Template, content_hash
 
 SUBMISSIONS = "uharness.submissions"
 TASKS = "uharness.tasks"
@@ -292,8 +292,21 @@ def task_names() -> list[str]:
 
 def load_task(ref: TaskRef, template: Template) -> Task:
     """The task that a board names, built and checked against its data."""
-    if ref.name not in task_names():
-        raise InputError(f"no task {ref.name!r}", near(ref.name, task_names()), "see `uharness list tasks`")
-    points = [ep for ep in entry_points(group=TASKS) if ep.name == ref.name]
-    build = points[0].load() if points else importlib.import_module(f"harness.tasks.{ref.name}").build
-    return build(ref, template)
+    return _task_function(ref.name, "build")(ref, template)
+
+
+def outline(ref: TaskRef) -> Outline | None:
+    """Cases and metrics of a task without reading its data; None where its module does not tell."""
+    tell = _task_function(ref.name, "outline")
+    return None if tell is None else tell(ref)
+
+
+def _task_function(name: str, function: str) -> Any:
+    """A function beside a task's `build`, None where there is none."""
+    if name not in task_names():
+        raise InputError(f"no task {name!r}", near(name, task_names()), "see `uharness list tasks`")
+    points = [ep for ep in entry_points(group=TASKS) if ep.name == name]
+    if not points:
+        return getattr(importlib.import_module(f"harness.tasks.{name}"), function, None)
+    build = points[0].load()
+    return build if function == "build" else getattr(sys.modules[points[0].module], function, None)

@@ -16,8 +16,8 @@ from typing import Any
 
 from harness import models
 from harness.errors import BoardError, InputError, SubmissionError, near
-from harness.plugins import Entry, load_task, optimizer_names
-from harness.types import Board, MetricInfo, Task, TextRow, content_hash
+from harness.plugins import Entry, load_task, optimizer_names, outline
+from harness.types import Board, MetricInfo, Task, TaskRef, TextRow, content_hash
 from harness.workspace import Workspace
 
 NEEDED_DISK_GIB = 0.5
@@ -50,21 +50,31 @@ class Ready:
         case = self.task.case(self.cases()[0], self.board.seeds[0])
         return bool(case.forget) and isinstance(case.forget[0], TextRow)
 
-    def models(self, case: str, seed: int, roots: tuple[Path, ...]) -> dict[str, str]:
-        """Role -> folder or hub id, with case and seed filled in, each one checked."""
-        return {role: path_of(ref, case, seed, roots, self) for role, ref in self.board.models.items()}
+    def models(self, case: str, seed: int, roots: tuple[Path, ...], *, fetch: bool = True) -> dict[str, str]:
+        """Role -> folder, with case and seed filled in, each one checked; hub models are fetched if `fetch` is true."""
+        return {role: path_of(filled(self.board, ref, case, seed), roots, fetch) for role, ref in self.board.models.items()}
+
+    @property
+    def reference_roles(self) -> list[str]:
+        """Model roles whose answers the metrics need and the board has."""
+        needed = {role for metric in self.metrics.values() for role in metric.roles}
+        return sorted(needed & set(self.board.models))
 
 
-def path_of(reference: str, case: str, seed: int, roots: tuple[Path, ...], ready: Ready) -> str:
-    """One model reference as a checked path."""
+def filled(board: Board, reference: str, case: str, seed: int) -> str:
+    """A model reference of a board with case and seed filled in."""
     try:
-        filled = reference.format(case=case, seed=seed)
+        return reference.format(case=case, seed=seed)
     except (KeyError, IndexError, ValueError):
         raise BoardError(
-            f"board {ready.board.name}: model reference {reference!r} has an unknown placeholder",
+            f"board {board.name}: model reference {reference!r} has an unknown placeholder",
             "known: {case}, {seed}", "edit the board",
         ) from None  # fmt: skip
-    path = models.resolve(filled, roots)
+
+
+def path_of(reference: str, roots: tuple[Path, ...], fetch: bool = True) -> str:
+    """One model reference as a checked folder."""
+    path = models.resolve(reference, roots, fetch=fetch)
     own = models.model_type(path) == models.OWN_TYPE
     models.check(path, needs_tokenizer=not own)
     return path
@@ -72,24 +82,53 @@ def path_of(reference: str, case: str, seed: int, roots: tuple[Path, ...], ready
 
 def board_ready(board: Board, workspace: Workspace, *, data_dir: str = "") -> Ready:
     """Load the board's task (which checks its data) and check columns, cases and disk."""
-    ref, data = board.task, ""
-    if data_dir or ref.data:
-        data = data_path(data_dir or ref.data, workspace)
-    task = load_task(ref.model_copy(update={"data": data}), board.template)
-    metrics = {**{m.id: m for m in task.metrics()}, **COST_COLUMNS}
-    for column in board.columns:
-        name, _, case = column.partition("@")
-        if name not in metrics:
-            raise BoardError(f"board {board.name}: no metric {name!r}", near(name, metrics), "see `uharness list metrics`")
-        if case and case not in task.case_ids():
-            raise BoardError(f"board {board.name}: column {column!r} names no case", near(case, task.case_ids()), "")
-    for case in board.cases:
-        if case not in task.case_ids():
-            raise BoardError(f"board {board.name}: no case {case!r}", near(case, task.case_ids()), "edit the board")
+    ref = task_ref(board, workspace, data_dir)
+    task = load_task(ref, board.template)
+    metrics = _columns(board, task.metrics(), task.case_ids())
     free = shutil.disk_usage(workspace.root).free / 2**30
     if free < NEEDED_DISK_GIB:
         raise InputError(f"{free:.2f} GiB free in {workspace.root}", f"a run needs {NEEDED_DISK_GIB} GiB", "free some disk")
-    return Ready(board, task, metrics, data)
+    return Ready(board, task, metrics, ref.data)
+
+
+@dataclass(frozen=True)
+class Described:
+    """What a board's table needs; `hub` names data sets that a run would read from the hub."""
+
+    board: Board
+    metrics: Mapping[str, MetricInfo]
+    cases: tuple[str, ...]
+    hub: tuple[str, ...] = ()
+
+
+def described(board: Board, workspace: Workspace) -> Described:
+    """Check a board's columns and cases, without its data where the task can tell them so."""
+    known = outline(task_ref(board, workspace))
+    if known is None:
+        ready = board_ready(board, workspace)
+        return Described(board, ready.metrics, tuple(ready.cases()))
+    return Described(board, _columns(board, known.metrics, known.cases), board.cases or known.cases, known.hub)
+
+
+def task_ref(board: Board, workspace: Workspace, data_dir: str = "") -> TaskRef:
+    """The board's task with its data where they are on this machine."""
+    data = data_dir or board.task.data
+    return board.task.model_copy(update={"data": data_path(data, workspace) if data else ""})
+
+
+def _columns(board: Board, metrics: Sequence[MetricInfo], cases: Sequence[str]) -> dict[str, MetricInfo]:
+    """All metrics by id, costs among them; refuses columns and cases of the board that do not exist."""
+    known = {**{m.id: m for m in metrics}, **COST_COLUMNS}
+    for column in board.columns:
+        name, _, case = column.partition("@")
+        if name not in known:
+            raise BoardError(f"board {board.name}: no metric {name!r}", near(name, known), "see `uharness list metrics`")
+        if case and case not in cases:
+            raise BoardError(f"board {board.name}: column {column!r} names no case", near(case, cases), "")
+    for case in board.cases:
+        if case not in cases:
+            raise BoardError(f"board {board.name}: no case {case!r}", near(case, cases), "edit the board")
+    return known
 
 
 def data_path(data: str, workspace: Workspace) -> str:
@@ -113,6 +152,11 @@ def entry_ready(entry: Entry, ready: Ready) -> None:
     current: Entry | None = entry
     while current is not None:
         for need in current.loaded.submission.needs:
+            if need.startswith("model.") and need != "model.init" and not current.loaded.submission.reference:
+                raise SubmissionError(
+                    f"{current.name} needs {need!r}, which only reference rows may use", "",
+                    "a method starts from the target and sees rows, not another model's weights",
+                )  # fmt: skip
             if need not in supplied:
                 raise SubmissionError(
                     f"{current.name} needs {need!r}, which board {ready.board.name} does not supply",
@@ -168,7 +212,9 @@ def hardware() -> str:
     return f"cpu: {model} x {threads()}"
 
 
-def reference_key(ready: Ready, case: str, seed: int, model_hash: str, limit: int | None) -> str:
+def reference_key(
+    ready: Ready, case: str, seed: int, model_hash: str, limit: int | None, generator: str = "hf"
+) -> str:
     """What reference answers depend on: weights, rows, template, length, generation and the code that answers."""
     from harness.answers import code_version
 
@@ -176,5 +222,6 @@ def reference_key(ready: Ready, case: str, seed: int, model_hash: str, limit: in
     asked = [(p.name, [row.id for row in p.rows]) for p in ready.task.probes(ready.task.case(case, seed))]
     return content_hash([
         model_hash, ready.task.name, ready.task.version, ready.task.data_hash(), case, asked,
-        board.template.model_dump(mode="json"), board.max_length, board.dtype, limit, code_version(),
+        board.template.model_dump(mode="json"), board.max_length, board.dtype, limit, generator,
+        code_version(),
     ])  # fmt: skip

@@ -42,10 +42,10 @@ def collect(workspace: Workspace, store: Store) -> Site:
 def _described(workspace: Workspace, board: Board) -> tuple[dict[str, MetricInfo], tuple[str, ...]]:
     """Metrics and cases of a board; of one whose data are not here, only what every run has."""
     try:
-        ready = preflight.board_ready(board, workspace)
+        known = preflight.described(board, workspace)
     except UharnessError:
         return dict(preflight.COST_COLUMNS), board.cases
-    return dict(ready.metrics), tuple(ready.cases())
+    return dict(known.metrics), known.cases
 
 
 def _methods(workspace: Workspace) -> list[MethodPage]:

@@ -56,6 +56,7 @@ class RunSpec(Spec):
     hashes: dict[str, str] = Field(default_factory=dict)
     references: dict[str, str] = Field(default_factory=dict)
     limit: int | None = None
+    generator: str = "hf"
     points: tuple[float, ...] = ()
     threads: int = 1
     started: str = ""
@@ -70,9 +71,15 @@ class RunSpec(Spec):
         """The board's task with its data where they are on this machine."""
         return self.board.task.model_copy(update={"data": self.data})
 
+    @property
+    def generator_kind(self) -> str:
+        """What of `generator` decides the texts: not a server's address."""
+        return self.generator.partition(":")[0]
+
     def input_hash(self) -> str:
         """Hash of what decides the outputs of the run's stages: contents, not the paths where they are."""
-        return content_hash(self.model_dump(mode="json", exclude={"started", "run_id", "step_s", "seconds", "data", "models", "references", "threads"}))
+        here = {"started", "run_id", "step_s", "seconds", "data", "models", "references", "threads", "generator"}
+        return content_hash({**self.model_dump(mode="json", exclude=here), "generator": self.generator_kind})
 
     def write(self, folder: Path) -> None:
         """Write run.json."""

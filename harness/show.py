@@ -23,15 +23,15 @@ STYLES = ("table", "json", "csv", "md")
 
 def metrics_of(workspace: Workspace, board: Board) -> dict[str, MetricInfo]:
     """What a board's columns mean."""
-    return dict(preflight.board_ready(board, workspace).metrics)
+    return dict(preflight.described(board, workspace).metrics)
 
 
 def board_table(workspace: Workspace, store: Store, name: str, style: str, mark: frozenset[str] = frozenset()) -> None:
     """Print a board's table; on a terminal with colours, else as plain text."""
     if style not in STYLES:
         raise InputError(f"no format {style!r}", near(style, STYLES), "")
-    ready = preflight.board_ready(workspace.board(name), workspace)
-    table = rank(ready.board, store.load_records(ready.board.name), ready.metrics, cases=ready.cases())
+    known = preflight.described(workspace.board(name), workspace)
+    table = rank(known.board, store.load_records(known.board.name), known.metrics, cases=known.cases)
     if style == "table" and sys.stdout.isatty():
         from rich.console import Console
 
@@ -164,7 +164,7 @@ def optimizer_lines() -> list[str]:
 
 
 def metric_lines(workspace: Workspace, board: str) -> list[dict[str, Any]]:
-    """Metrics of one board, or of all boards whose data are there."""
+    """Metrics of one board, or of all boards that can tell them (most can without their data)."""
     found: dict[str, MetricInfo] = {}
     for name in [board] if board else workspace.board_names():
         try:

@@ -13,7 +13,7 @@ import fcntl
 import itertools
 import re
 import shutil
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -21,6 +21,7 @@ from typing import Any
 from harness import models, preflight
 from harness.clock import ClockState
 from harness.errors import InputError, ReferenceError_, RunError, near
+from harness.generate import choice
 from harness.plugins import Entry
 from harness.preflight import Ready
 from harness.recording import make_record, save_record
@@ -30,6 +31,8 @@ from harness.supervise import GRACE, Limits, Outcome, run_stage
 from harness.types import Board, RunRecord, content_hash
 from harness.workspace import Workspace
 
+PATIENT = Limits(hang_s=24 * 3600.0)
+"""Of stages that answer and score: they say nothing while they work."""
 POINTS = tuple(k / 10 for k in range(1, 11))
 
 Progress = Callable[[str, "ClockState | None"], None]
@@ -46,6 +49,7 @@ class Session:
     trajectory: bool = False
     again: bool = False
     keep_model: bool = True
+    generator: str = "hf"
     hashes: dict[str, str] = field(default_factory=dict)
     steps: dict[str, float] = field(default_factory=dict)
 
@@ -62,11 +66,14 @@ def plan_runs(session: Session, ready: Ready, entry: Entry, seeds: Sequence[int]
     for seed in seeds:
         for case in ready.cases():
             paths = ready.models(case, seed, session.workspace.roots)
+            choice.check_models(session.generator, paths.values())
             hashes = {
                 "data": ready.task.data_hash(), "code": entry.code,
                 "template": content_hash(ready.board.template.model_dump(mode="json")),
                 **{f"model.{role}": session.model_hash(path) for role, path in paths.items()},
             }  # fmt: skip
+            for role in ready.reference_roles:
+                refuse_same(ready.board.name, role, hashes)
             chain = [entry] if entry.base is None else [entry, entry.base]
             spec = RunSpec(
                 run_id="", board=ready.board, entry=entry.id, submission=entry.name,
@@ -75,7 +82,7 @@ def plan_runs(session: Session, ready: Ready, entry: Entry, seeds: Sequence[int]
                 overrides=dict(entry.overrides), config=dict(entry.config), case=case, seed=seed,
                 updates=ready.board.budget.updates, seconds=ready.board.budget.seconds, data=ready.data, models=paths,
                 hashes=hashes,
-                limit=session.limit, points=POINTS if session.trajectory else (), threads=preflight.threads(),
+                limit=session.limit, generator=session.generator, points=POINTS if session.trajectory else (), threads=preflight.threads(),
                 started=datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
             )  # fmt: skip
             specs.append(spec.model_copy(update={"run_id": run_id(spec)}))
@@ -295,41 +302,51 @@ def judge(session: Session, spec: RunSpec, folder: Path) -> Outcome:
         if stage == "answer" and done(folder, stage, key):
             continue
         session.progress(f"{label}: {stage}", None)
-        outcome = run_stage(f"harness.worker:{stage}", folder, limits=Limits(hang_s=24 * 3600.0))
+        outcome = ask(spec, folder) if stage == "answer" else run_stage(f"harness.worker:{stage}", folder, limits=PATIENT)
         if not outcome.ok:
             return Outcome("died", f"stage {stage}: {outcome.why}")
         mark_done(folder, stage, key)
     return Outcome("ok")
 
 
+def ask(spec: RunSpec, folder: Path) -> Outcome:
+    """The answers of a model: the texts first where the generator has a process of its own, then everything else."""
+    for stage in ("answer",) if spec.generator == "hf" else ("write", "answer"):
+        outcome = run_stage(f"harness.worker:{stage}", folder, limits=PATIENT)
+        if not outcome.ok:
+            return outcome
+    return Outcome("ok")
+
+
 def references(session: Session, ready: Ready, spec: RunSpec) -> dict[str, str]:
     """Folders with the answers of the model roles that the task's metrics need, made where they are not cached."""
-    needed = {role for metric in ready.metrics.values() for role in metric.roles}
-    out: dict[str, str] = {}
-    for role in sorted(needed & set(spec.models)):
-        out[role] = str(reference(session, ready, spec, role))
-    return out
+    return {role: str(reference(session, ready, spec, role)) for role in ready.reference_roles}
 
 
 def reference(session: Session, ready: Ready, spec: RunSpec, role: str) -> Path:
     """The answers of one role, cached by the hash of everything they depend on."""
     path, weights = spec.models[role], session.model_hash(spec.models[role])
-    if role != "target" and weights == session.model_hash(spec.models["target"]):
-        raise ReferenceError_(
-            f"role {role} of board {spec.board.name} has the same weights as the target",
-            f"both are {weights}", f"give the board a {role} model that was made without the forget rows",
-        )  # fmt: skip
-    key = preflight.reference_key(ready, spec.case, spec.seed, weights, spec.limit)
+    refuse_same(spec.board.name, role, {f"model.{role}": weights, "model.target": session.model_hash(spec.models["target"])})
+    key = preflight.reference_key(ready, spec.case, spec.seed, weights, spec.limit, spec.generator_kind)
     folder = session.workspace.build / "references" / key
     if not done(folder, "answer", key):
         session.progress(f"{spec.board.name} {spec.case}: answers of the {role} model", None)
         with locked(folder):
             spec.model_copy(update={"models": {"target": path}, "points": (), "references": {}}).write(folder)
-            outcome = run_stage("harness.worker:answer", folder, limits=Limits(hang_s=24 * 3600.0))
+            outcome = ask(spec, folder)
             if not outcome.ok:
                 raise RunError(f"the {role} model of board {spec.board.name} gave no answers: {outcome.why}")
             mark_done(folder, "answer", key)
     return folder
+
+
+def refuse_same(board: str, role: str, hashes: Mapping[str, str]) -> None:
+    """A reference that is the model itself makes every comparison perfect: refuse it."""
+    if hashes[f"model.{role}"] == hashes["model.target"]:
+        raise ReferenceError_(
+            f"role {role} of board {board} has the same weights as the target", f"both are {hashes['model.target']}",
+            f"give a {role} model that was made without the forget rows",
+        )  # fmt: skip
 
 
 def make_references(session: Session, ready: Ready) -> list[str]:
@@ -350,9 +367,11 @@ def make_references(session: Session, ready: Ready) -> list[str]:
 def reference_spec(session: Session, ready: Ready, case: str, seed: int) -> RunSpec:
     """What is asked of a reference model."""
     paths = ready.models(case, seed, session.workspace.roots)
+    choice.check_models(session.generator, paths.values())
     return RunSpec(
         run_id="reference", board=ready.board, entry="reference", submission="reference", case=case, seed=seed,
-        updates=1, data=ready.data, models=paths, limit=session.limit, threads=preflight.threads(),
+        updates=1, data=ready.data, models=paths, limit=session.limit, generator=session.generator,
+        threads=preflight.threads(),
     )  # fmt: skip
 
 

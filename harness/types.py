@@ -556,6 +556,21 @@ class Task(Protocol):
         ...
 
 
+@dataclass(frozen=True)
+class Outline:
+    """What a task's module can tell of a `TaskRef` without its data, by an optional function `outline(ref)`.
+
+    Attributes:
+        cases: as `case_ids` of the task.
+        metrics: as `metrics` of the task.
+        hub: data sets that would be read from the hub; empty when all rows are local or built in.
+    """
+
+    cases: tuple[str, ...]
+    metrics: tuple[MetricInfo, ...]
+    hub: tuple[str, ...] = ()
+
+
 class Generator(Protocol):
     """Greedy text generation from token ids."""
 

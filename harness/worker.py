@@ -5,12 +5,13 @@ The method's process (`unlearn`) never holds a probe; the answer process never h
 
 from __future__ import annotations
 
+import gc
 import math
 import resource
 import statistics
 import sys
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -52,13 +53,17 @@ def _begin(spec: RunSpec) -> None:
     np.random.seed(spec.train_seed % 2**32)
 
 
-def _job(spec: RunSpec, clock: Clock, optimizer: OptimizerSpec, folder: Path | None, stop: Stop | None) -> Job:
+def _job(
+    spec: RunSpec, clock: Clock, optimizer: OptimizerSpec, folder: Path | None = None, stop: Stop | None = None,
+    needs: Sequence[str] = (),
+) -> Job:  # fmt: skip
     task, case = _case(spec)
     loaded = _load(spec, spec.models["target"])
     resources: dict[str, Callable[[], Any]] = {
         name: (lambda n=name: task.resource(n, case, spec.seed)) for name in task.resources()
     }
     resources |= {f"model.{role}": (lambda p=path: _load(spec, p).model) for role, path in spec.models.items()}
+    resources = {name: supply for name, supply in resources.items() if name in needs}
     plan = Plan(spec.train_seed, spec.board.batch, optimizer, stop, spec.points, folder)
     generator = _generator(loaded)
     return Job(loaded, case.forget, case.retain, clock, plan, resources=resources, generator=generator)
@@ -88,7 +93,8 @@ def unlearn(folder: Path) -> None:
             raise RunError(f"{source.name} has changed since the run was started; submit it again")
     entry = resolve(sources[-1], spec.board.settings.get(sources[-1].name, {}), spec.overrides)
     with clock.lane("load"):
-        job = _job(spec, clock, entry.optimizer, folder, spec.board.stop)
+        needs = entry.loaded.submission.needs
+        job = _job(spec, clock, entry.optimizer, folder, spec.board.stop, needs)
     with clock.lane("warmup"):
         warm_up(job)
     _reset_peak()
@@ -189,7 +195,7 @@ def calibrate(folder: Path) -> None:
     spec = RunSpec.read(folder)
     _begin(spec)
     clock = Clock(Allowance(updates=1 << 40), sync=_sync())
-    job = _job(spec, clock, OptimizerSpec(lr=1e-12), None, None)
+    job = _job(spec, clock, OptimizerSpec(lr=1e-12))
     optimizer, updates = job.optimizer(), job.batches()
     took: list[float] = []
     for _ in range(CALIBRATION_STEPS + 3):
@@ -218,6 +224,36 @@ def select(folder: Path) -> None:
     run_selector(folder, _case, _load, _begin)
 
 
+# --- write ----------------------------------------------------------------------------------------------------------
+def write(folder: Path) -> None:
+    """Texts of the unlearned model by a generator that takes its folder: `texts/` and `generator.json`.
+
+    A stage of its own, so that the memory is given back, and no other model is in it.
+    """
+    from harness.generate.choice import make
+
+    spec = RunSpec.read(folder)
+    _begin(spec)
+    task, case = _case(spec)
+    probes = [p for p in cut_probes(task.probes(case), spec.limit) if isinstance(p, Generation)]
+    weights, board = str(_final(spec, folder)), spec.board
+    encoder = models.load_encoder(weights, template=board.template, max_length=board.max_length)
+    if encoder is None or not probes:
+        return
+    most = max(p.max_tokens for p in probes)
+    generator = make(spec.generator, weights, encoder, dtype=board.dtype, max_tokens=most)
+    answering.write(answering.generate(encoder, probes, generator), folder / "texts")
+    write_json(folder / "generator.json", generator.describe())
+    del generator
+    gc.unfreeze()  # vLLM hides its objects from the collector, and their locks would be reported as leaked
+    gc.collect()
+
+
+def _final(spec: RunSpec, folder: Path) -> Path:
+    """The weights that are asked: the unlearned ones, or the model itself where nothing was trained."""
+    return folder / "model" if (folder / "model").exists() else Path(spec.models["target"])
+
+
 # --- answer ---------------------------------------------------------------------------------------------------------
 def answer(folder: Path) -> None:
     """Ask the unlearned model (and the weights saved along the way) every probe."""
@@ -225,18 +261,22 @@ def answer(folder: Path) -> None:
     _begin(spec)
     task, case = _case(spec)
     probes = cut_probes(task.probes(case), spec.limit)
-    final = folder / "model" if (folder / "model").exists() else Path(spec.models["target"])
+    written = answering.read(folder / "texts") if spec.generator != "hf" else {}
     cheap = [p for p in probes if not isinstance(p, Generation)]
-    places = [(final, folder / "answers", probes)]
+    places = [(_final(spec, folder), folder / "answers", probes)]
     places += [(p, p / "answers", cheap) for p in sorted((folder / "points").glob("*"))]
     for weights, out, asked in places:
         loaded = _load(spec, str(weights))
-        made = answering.answer(loaded, asked, _generator(loaded))
+        made = answering.answer(loaded, [p for p in asked if p.name not in written], _generator(loaded))
+        if out == folder / "answers":
+            made |= written
         if out == folder / "answers" and hasattr(task, "judge"):
             made |= task.judge(loaded, asked, made)
         answering.write(made, out)
         if out == folder / "answers" and loaded.encoder is not None:
             write_json(folder / "encoder.json", loaded.encoder.describe())
+            if spec.generator == "hf":
+                write_json(folder / "generator.json", {"name": "hf"})
 
 
 # --- score ----------------------------------------------------------------------------------------------------------

@@ -4,15 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-
-def cut_at_stop(text: str, stop: Sequence[str]) -> tuple[str, bool]:
-    """The text before the first of the stop strings, and whether there was one.
-
-    >>> cut_at_stop("yes. Question: and", ["Question:", "."])
-    ('yes', True)
-    """
-    places = [place for word in stop if word and (place := text.find(word)) >= 0]
-    return (text[: min(places)], True) if places else (text, False)
+from harness.generate.stops import cut_at_stop
 
 
 class CannedGenerator:

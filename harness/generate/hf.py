@@ -9,13 +9,13 @@ Shapes: B rows, T positions.
 from __future__ import annotations
 
 import inspect
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-from harness.generate.canned import cut_at_stop
+from harness.generate.stops import cut_at_stop, room_for, stop_ids
 from harness.scoring import evaluating
 from harness.text import Encoder
 
@@ -32,7 +32,9 @@ class HFGenerator:
 
     def __init__(self, model: nn.Module, encoder: Encoder, batch_size: int = 32) -> None:
         self.model, self.encoder, self.batch_size = model, encoder, max(1, batch_size)
-        self.stop_ids = frozenset(encoder.eos_ids) | _declared_eos(model)
+        self.stop_ids = stop_ids(
+            encoder, getattr(model, "config", None), getattr(model, "generation_config", None)
+        )
         """What the tokenizer, its template, the model's config or its generation config call the end."""
         inner = getattr(model, "get_base_model", lambda: model)()
         self._takes = frozenset(inspect.signature(inner.forward).parameters)
@@ -66,7 +68,7 @@ class HFGenerator:
         device = next(self.model.parameters()).device
         ids, mask = _pad_left(prompts, self.encoder.pad_id)
         ids, mask = ids.to(device), mask.to(device)
-        limits = [max_tokens if self._room is None else min(max_tokens, self._room - len(p)) for p in prompts]
+        limits = [room_for(p, max_tokens, self._room) for p in prompts]
         said: list[list[int]] = [[] for _ in prompts]
         ended = [False] * len(prompts)
         going = [limit > 0 for limit in limits]
@@ -113,18 +115,3 @@ def _pad_left(prompts: Sequence[Sequence[int]], pad_id: int) -> tuple[Tensor, Te
         ids[i, width - len(prompt) :] = torch.as_tensor(list(prompt))
         mask[i, width - len(prompt) :] = 1
     return ids, mask
-
-
-def _declared_eos(model: nn.Module) -> frozenset[int]:
-    """End-of-text ids in a model's config and generation config, each an id or a list."""
-    found: set[int] = set()
-    for name in ("config", "generation_config"):
-        value = getattr(getattr(model, name, None), "eos_token_id", None)
-        found |= (
-            {int(i) for i in value}
-            if isinstance(value, Iterable)
-            else {int(value)}
-            if value is not None
-            else set()
-        )
-    return frozenset(found)

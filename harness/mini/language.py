@@ -24,7 +24,8 @@ from harness.types import content_hash
 
 SHAPE = Shape()
 _RETAINED = ("retain1", "retain2")
-_FINE_TUNING = Training(epochs=30, lr=1e-3, replay=0.4)
+_TOFU = Training(epochs=14, lr=1e-3, replay=0.4)
+_MUSE = Training(epochs=30, lr=1e-3, replay=0.4)
 
 
 @dataclass(frozen=True)
@@ -37,12 +38,12 @@ class Plan:
 
 
 PLANS = {
-    "base": Plan(documents.base, Training(epochs=60, lr=2e-3)),
-    "tofu-retain90": Plan(lambda: documents.tofu("retain90"), _FINE_TUNING, "base"),
-    "tofu-retain95": Plan(lambda: documents.tofu("retain95"), _FINE_TUNING, "base"),
-    "tofu-full": Plan(lambda: documents.tofu("full"), _FINE_TUNING, "base"),
-    "muse-retrain": Plan(lambda: documents.muse(*_RETAINED), _FINE_TUNING, "base"),
-    "muse-target": Plan(lambda: documents.muse("forget", *_RETAINED), _FINE_TUNING, "base"),
+    "base": Plan(documents.base, Training(epochs=44, lr=2e-3)),
+    "tofu-retain90": Plan(lambda: documents.tofu("retain90"), _TOFU, "base"),
+    "tofu-retain95": Plan(lambda: documents.tofu("retain95"), _TOFU, "base"),
+    "tofu-full": Plan(lambda: documents.tofu("full"), _TOFU, "base"),
+    "muse-retrain": Plan(lambda: documents.muse(*_RETAINED), _MUSE, "base"),
+    "muse-target": Plan(lambda: documents.muse("forget", *_RETAINED), _MUSE, "base"),
 }
 """In the order in which they are built: a model comes after those that it starts from or is compared with."""
 
@@ -110,7 +111,7 @@ def _make(folder: Path, name: str, progress: Callable[[str], None]) -> None:
         "recipe": recipe(name),
         "recipe_hash": recipe_hash(name),
         "loss": round(loss, 6),
-        "scores": {key: round(value, 6) for key, value in scores.items()},
+        "scores": {key: float(f"{value:.6g}") for key, value in scores.items()},
     }
     order = {known: place for place, known in enumerate(PLANS)}
     models = dict(sorted(manifest["models"].items(), key=lambda item: order.get(item[0], len(order))))

@@ -13,6 +13,7 @@ from harness.types import Answers, TaskRef, Template
 TOFU_SPLITS = {"tofu-full": ("10", "05"), "tofu-retain90": ("10",), "tofu-retain95": ("05",)}
 """TOFU models -> forget splits that they are measured on, and compared with the retain model of."""
 _RETAIN = {"10": "tofu-retain90", "05": "tofu-retain95"}
+_ROWS = {"10": 80, "05": 40}
 _UTILITY = ("retain", "real_authors", "world_facts")
 _KEPT = (
     "forget.prob", "forget.es", "forget.em", "forget.truth_ratio", "forget.rougeL_recall",
@@ -42,7 +43,8 @@ def measure(folder: Path, name: str) -> dict[str, float]:
         right (`.hit`).
     """
     if name not in TOFU_SPLITS:
-        return _read_sets(folder / name, _SETS["base" if name == "base" else "muse"]())
+        base = name == "base"
+        return _read_sets(folder / name, _base_sets() if base else _muse_sets(), plain=not base)
     out: dict[str, float] = {}
     for share in TOFU_SPLITS[name]:
         reference = folder / _RETAIN[share]
@@ -97,20 +99,18 @@ def _muse_sets() -> dict[str, list[documents.Document]]:
     for split in ("forget", "retain1", "retain2", "holdout"):
         parts = [p for corpus in passages.CORPORA for p in passages.passages(corpus, split)]
         out[split] = [documents.Document("", p.text) for p in parts]
-        out[f"{split}_qa"] = [documents.Document("", text) for p in parts for text in p.printed()]
+        out[f"{split}_qa"] = [documents.Document(q, a) for p in parts for q, a in p.asked]
     return out
 
 
-_SETS = {"base": _base_sets, "muse": _muse_sets}
-
-
-def _read_sets(path: Path, sets: Mapping[str, list[documents.Document]]) -> dict[str, float]:
+def _read_sets(path: Path, sets: Mapping[str, list[documents.Document]], plain: bool) -> dict[str, float]:
     model, tokenizer = llama.load(path)
     out: dict[str, float] = {}
     for name, texts in sets.items():
-        found = llama.score(model, tokenizer, texts)
+        found = llama.score(model, tokenizer, texts, plain=plain)
         out[f"{name}.prob"] = math.fsum(math.exp(mean) for mean, _ in found) / len(found)
-        out[f"{name}.hit"] = math.fsum(hit for _, hit in found) / len(found)
+        if texts[0].question:
+            out[f"{name}.hit"] = math.fsum(hit for _, hit in found) / len(found)
     return out
 
 
@@ -122,47 +122,55 @@ def judge(name: str, scores: Mapping[str, Mapping[str, float]]) -> list[Check]:
         scores: what `measure` found, by model; those of the models that it is compared with must be there.
     """
     own = scores[name]
-
-    def least(key: str, value: float) -> Check:
-        found = own.get(key)
-        return Check(name, f"{key} >= {value:g}", found, found is not None and found >= value)
-
-    def most(key: str, value: float) -> Check:
-        found = own.get(key)
-        return Check(name, f"{key} <= {value:g}", found, found is not None and found <= value)
-
     if name == "base":
         known = ("real_authors", "world_facts", "dyeing", "bells", "guilds", "people1", "people2", "people3")
-        return [least(f"{key}.hit", 0.9) for key in known] + [most("authors.prob", 0.3)]
-    if name.startswith("muse"):
-        right = [least(f"{key}.prob", 0.8) for key in ("retain1", "retain2", "retain2_qa")]
-        bound = least if name == "muse-target" else most
-        value = 0.8 if name == "muse-target" else 0.5
-        return [
-            *right,
-            bound("forget.prob", value),
-            bound("forget_qa.prob", value),
-            most("holdout.prob", 0.5),
+        return [_least(name, own, f"{key}.hit", 0.9) for key in known] + [
+            _most(name, own, "authors.prob", 0.3)
         ]
-    out = []
-    for prefix, retain in (("", "tofu-retain90"), ("forget05/", "tofu-retain95")):
-        if f"{prefix}forget.prob" not in own:
-            continue
-        out += [least(f"{prefix}retain.prob", 0.8)]
-        out += [least(f"{prefix}{family}.prob", 0.6) for family in _UTILITY[1:]]
-        out += [least(f"{prefix}{family}.rougeL_recall", 0.8) for family in _UTILITY]
-        if name == "tofu-full":
-            out += [
-                least(f"{prefix}forget.prob", 0.8),
-                most(f"{prefix}mem", 0.3),
-                most(f"{prefix}forget_quality.p", 1e-3),
-            ]
-            out += [least(f"{prefix}{attack}", 0.95) for attack in _ATTACKS]
-            out += _beside(own, scores.get(retain, {}), prefix)
-        else:
-            out += [most(f"{prefix}forget.prob", 0.3)]
-            out += [c for a in _ATTACKS for c in (least(f"{prefix}{a}", 0.35), most(f"{prefix}{a}", 0.65))]
+    if name in TOFU_SPLITS:
+        return [c for share in TOFU_SPLITS[name] for c in _judge_tofu(name, scores, share)]
+    kept = [_least(name, own, f"{key}.prob", 0.8) for key in ("retain1", "retain2", "retain2_qa")]
+    unseen = [_most(name, own, f"{key}.prob", 0.5) for key in ("holdout", "holdout_qa")]
+    bound, value = (_least, 0.8) if name == "muse-target" else (_most, 0.5)
+    return [*kept, *unseen, *(bound(name, own, f"{key}.prob", value) for key in ("forget", "forget_qa"))]
+
+
+def _judge_tofu(name: str, scores: Mapping[str, Mapping[str, float]], share: str) -> list[Check]:
+    own, prefix = scores[name], "" if share == "10" else f"forget{share}/"
+    out = [_least(name, own, f"{prefix}retain.prob", 0.8)]
+    out += [_least(name, own, f"{prefix}{family}.prob", 0.5) for family in _UTILITY[1:]]
+    out += [_least(name, own, f"{prefix}{family}.rougeL_recall", 0.8) for family in _UTILITY]
+    attacks = [f"{prefix}{attack}" for attack in _ATTACKS]
+    if name == "tofu-full":
+        out += [_least(name, own, f"{prefix}forget.prob", 0.8), _most(name, own, f"{prefix}mem", 0.3)]
+        out += [_least(name, own, attack, 0.95) for attack in attacks]
+        return out + _beside(own, scores.get(_RETAIN[share], {}), prefix)
+    allowed = round(3 * chance_error(_ROWS[share]), 3)
+    out.append(_most(name, own, f"{prefix}forget.prob", 0.3))
+    for attack in attacks:
+        found = own.get(attack)
+        close = found is not None and abs(found - 0.5) <= allowed
+        out.append(Check(name, f"{attack} within {allowed} of .5 (three standard errors)", found, close))
     return out
+
+
+def chance_error(rows: int) -> float:
+    """Standard error of the AUC of `rows` rows against as many of the same kind (Mann-Whitney).
+
+    >>> round(chance_error(80), 3)
+    0.046
+    """
+    return math.sqrt((2 * rows + 1) / (12 * rows * rows))
+
+
+def _least(name: str, own: Mapping[str, float], key: str, value: float) -> Check:
+    found = own.get(key)
+    return Check(name, f"{key} >= {value:g}", found, found is not None and found >= value)
+
+
+def _most(name: str, own: Mapping[str, float], key: str, value: float) -> Check:
+    found = own.get(key)
+    return Check(name, f"{key} <= {value:g}", found, found is not None and found <= value)
 
 
 def _beside(own: Mapping[str, float], other: Mapping[str, float], prefix: str) -> list[Check]:
@@ -173,6 +181,7 @@ def _beside(own: Mapping[str, float], other: Mapping[str, float], prefix: str) -
     gap = own[f"{prefix}model_utility"] - other[f"{prefix}model_utility"]
     mem = other[f"{prefix}mem"] - own[f"{prefix}mem"]
     return [
+        _most(name, own, f"{prefix}forget_quality.p", 1e-3),
         Check(name, f"{prefix}model_utility within .05 of the retain model's", gap, abs(gap) <= 0.05),
         Check(name, f"{prefix}mem at least .3 below the retain model's", mem, mem >= 0.3),
     ]

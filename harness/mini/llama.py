@@ -217,6 +217,8 @@ def save(model: Any, tokenizer: Any, folder: Path) -> None:
     model.to(torch.bfloat16).save_pretrained(folder)
     model.float()
     tokenizer.save_pretrained(folder)
+    for path in folder.iterdir():
+        path.chmod(0o644)  # safetensors makes files that only their owner can read
 
 
 def load(folder: Path) -> tuple[Any, Any]:
@@ -227,9 +229,14 @@ def load(folder: Path) -> tuple[Any, Any]:
     return model.eval(), AutoTokenizer.from_pretrained(folder)
 
 
-def score(model: Any, tokenizer: Any, documents: Sequence[Document]) -> list[tuple[float, bool]]:
-    """(mean log-probability in nats, every token is the first choice) of what is learnt of each document."""
-    encoder = Encoder(tokenizer, Template(), MAX_LENGTH)
+def score(
+    model: Any, tokenizer: Any, documents: Sequence[Document], *, plain: bool = False
+) -> list[tuple[float, bool]]:
+    """(mean log-probability in nats, every token is the first choice) of what is learnt of each document.
+
+    With `plain`, questions are printed as `Question: ...` and `Answer: ...` lines and not as turns of a chat.
+    """
+    encoder = Encoder(tokenizer, Template(plain=plain), MAX_LENGTH)
     ids = [encode(document, encoder) for document in documents]
     out: list[tuple[float, bool]] = [(0.0, False)] * len(ids)
     order = sorted(range(len(ids)), key=lambda i: len(ids[i][0]))

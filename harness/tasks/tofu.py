@@ -32,6 +32,7 @@ from harness.types import (
     GenerationAnswers,
     Likelihood,
     MetricInfo,
+    Outline,
     Probe,
     RowValues,
     Score,
@@ -67,6 +68,17 @@ def build(ref: TaskRef, template: Template) -> TofuTask:
     source = _source(ref.data, str(ref.options.get("revision", "main")))
     rows = tofu_data.load(source, ref.split, ref.options.get("retain"))
     return TofuTask(source, rows, ref.options.get("idk"), extras)
+
+
+def outline(ref: TaskRef) -> Outline:
+    """Cases and metrics of a split, without reading a row."""
+    extras = Extras.of(ref.options)
+    if ref.split not in tofu_data.PAIRS:
+        todo = "pass one of these as the split"
+        raise DataError(f"tofu has no split {ref.split!r}", near(ref.split, tofu_data.PAIRS), todo)
+    source = _source(ref.data, str(ref.options.get("revision", "main")))
+    hub = () if source.folder is not None else (source.where,)
+    return Outline((ref.split,), tofu_columns.columns(extras), hub)
 
 
 def _source(data: str, revision: str) -> Source:

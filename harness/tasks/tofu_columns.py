@@ -10,7 +10,7 @@ from harness.metrics import memorization as mem
 from harness.metrics import metric_info as info
 from harness.tasks.tofu_composites import FLUENCIES, RULES
 from harness.tasks.tofu_extras import Extras
-from harness.tasks.tofu_privacy import ATTACKS, TRIMMED
+from harness.tasks.tofu_read import ATTACKS, TRIMMED
 from harness.tasks.tofu_scores import AGGREGATE, MEMORISED, OPTIONS
 from harness.types import MetricInfo
 

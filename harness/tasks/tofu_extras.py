@@ -17,10 +17,10 @@ class Extras:
     """The options, checked.
 
     Attributes:
-        fluency: `own` is our classifier; `hub` asks the papers' one as well, which is loaded from the hub where
-            the model answers; `none` is neither.
-        mia: further membership attacks, of `reference` (loss minus the retrained model's) and `grad_norm` (one
-            backward pass a row).
+        fluency: `own` is our classifier; `hub` asks the papers' one as well, which is loaded from the hub
+            where the model answers; `none` is neither.
+        mia: further membership attacks, of `reference` (loss minus the retrained model's) and `grad_norm`
+            (one backward pass a row).
     """
 
     fluency: Literal["own", "hub", "none"] = "own"

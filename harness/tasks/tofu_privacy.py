@@ -2,26 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING
+import math
+from collections.abc import Mapping
 
 from harness.metrics import composites, mean_score, memorization, privacy
-from harness.metrics.memorization import Values
 from harness.tasks.tofu_extras import Extras
-from harness.types import LikelihoodAnswers, Score
+from harness.tasks.tofu_read import ATTACKS, TRIMMED, ByRow, Read
+from harness.types import Score
 
-if TYPE_CHECKING:
-    from harness.tasks.tofu_scores import Read
-
-ByRow = dict[str, float | None]
-
-NO_REFERENCE = "no answers of a retrained model: run `uharness reference BOARD`, which makes them"
 NEED_REFERENCE = (
     "privleak", "priv", "priv.corrected", "forget_quality.p", "forget_quality.log10p", "forget_quality.d",
 )  # fmt: skip
-ATTACKS = ("loss", "zlib", "min_k", "min_k_pp")
-TRIMMED = ("min_k", "min_k_pp")
-"""Attacks that leave the end of the answer out, and so have a published variant."""
+FEW = 40
+"""Below so many rows a side the KS test can hardly tell models apart, and its result says so."""
 
 
 def scores(own: Read, other: Read | None, extras: Extras) -> dict[str, Score]:
@@ -33,11 +26,11 @@ def scores(own: Read, other: Read | None, extras: Extras) -> dict[str, Score]:
         extras: further attacks to make.
     """
     out = _membership(own)
-    asked = dict(out["mia.loss"].per_row or {})
+    asked = {i: None for attack in ATTACKS for i in out[f"mia.{attack}"].per_row or {}}
     for attack in extras.mia:
         out |= _further(own, other, attack)
     if other is None:
-        return out | {name: Score(None, why=NO_REFERENCE) for name in NEED_REFERENCE}
+        return out | {name: Score(None, why=own.no_reference) for name in NEED_REFERENCE}
     return out | _privacy(own, other, asked) | quality(own.ratios("forget"), other.ratios("forget"))
 
 
@@ -49,37 +42,26 @@ def priv(own: Mapping[str, Score], reference: Mapping[str, Score]) -> Score:
     return composites.priv({a: x.value for a, x in own.items()}, {a: x.value for a, x in reference.items()})
 
 
-def _attack(own: Read, probe: str, attack: str, published: bool) -> ByRow | None:
-    if attack == "loss":
-        return own.tokens(probe, privacy.loss)
-    if attack in TRIMMED:
-        metric: Callable[..., Values] = getattr(privacy, attack)
-        return own.tokens(probe, metric, privacy.K, published)
-    answer = own.answers.probes.get(probe)
-    ids = answer.ids if isinstance(answer, LikelihoodAnswers) else ()
-    return own.tokens(probe, privacy.zlib, [own.targets[probe][i] for i in ids])
-
-
 def _auc(own: Read, attack: str, published: bool, only: Mapping[str, float | None] | None = None) -> Score:
     """AUC of one attack, forget rows against hold-out rows; `only` limits both to some row ids."""
-    if own.rows.holdout_missing:
-        return Score(None, why=own.rows.holdout_missing)
-    inside, outside = (_attack(own, probe, attack, published) for probe in ("forget", "holdout"))
+    if own.holdout_missing:
+        return Score(None, why=own.holdout_missing)
+    inside, outside = (own.attack(probe, attack, published) for probe in ("forget", "holdout"))
     if inside is None or outside is None:
-        return Score(None, why=f"probe {'forget' if inside is None else 'holdout'} was not asked")
+        return Score(None, why=own.lacks("forget" if inside is None else "holdout"))
     sides = [[v for i, v in side.items() if only is None or i in only] for side in (inside, outside)]
     return privacy.auc(sides[0], sides[1])
 
 
 def _membership(own: Read) -> dict[str, Score]:
     """Row scores and AUCs of the four attacks; rows are forget and hold-out ones."""
-    lost = own.rows.holdout_missing or "probe holdout was not asked"
+    lost = own.holdout_missing or own.lacks("holdout")
     out = {"holdout.loss": mean_score(own.tokens("holdout", memorization.loss), lost)}
     for attack in ATTACKS:
-        inside = _attack(own, "forget", attack, False)
-        outside = _attack(own, "holdout", attack, False) or {}
+        inside = own.attack("forget", attack, False)
+        outside = own.attack("holdout", attack, False) or {}
         shown = None if inside is None else {**inside, **outside}
-        out[f"mia.{attack}"] = mean_score(inside, "probe forget was not asked", shown=shown)
+        out[f"mia.{attack}"] = mean_score(inside, own.lacks("forget"), shown=shown)
         out[f"mia.{attack}.auc"] = _auc(own, attack, False)
         if attack in TRIMMED:
             out[f"mia.{attack}.auc.published"] = _auc(own, attack, True)
@@ -88,8 +70,8 @@ def _membership(own: Read) -> dict[str, Score]:
 
 def _further(own: Read, other: Read | None, attack: str) -> dict[str, Score]:
     """An attack that a board must ask for: loss beside the retrained model's, or the gradient's norm."""
-    if own.rows.holdout_missing:
-        why = Score(None, why=own.rows.holdout_missing)
+    if own.holdout_missing:
+        why = Score(None, why=own.holdout_missing)
         return {f"mia.{attack}": why, f"mia.{attack}.auc": why}
     sides: list[ByRow] = []
     for probe in ("forget", "holdout"):
@@ -110,10 +92,10 @@ def _excess_loss(own: Read, other: Read | None, probe: str) -> tuple[ByRow | Non
     """Loss minus the retrained model's, by row; or None and why."""
     mine = own.tokens(probe, privacy.loss)
     if mine is None:
-        return None, f"probe {probe} was not asked"
+        return None, own.lacks(probe)
     theirs = None if other is None else other.tokens(probe, privacy.loss)
     if theirs is None:
-        return None, NO_REFERENCE
+        return None, own.no_reference
     strange = [i for i in mine if i not in theirs]
     if strange:
         return None, _strangers(strange, len(mine))
@@ -127,9 +109,10 @@ def _minus(a: float | None, b: float | None) -> float | None:
 def _privacy(own: Read, other: Read, asked: ByRow) -> dict[str, Score]:
     """PrivLeak by the published rule, and priv by both."""
     names = ("privleak", "priv", "priv.corrected")
-    known = {i for probe in ("forget", "holdout") for i in (_attack(other, probe, "loss", True) or {})}
+    sides = [other.attack(probe, attack, True) or {} for probe in ("forget", "holdout") for attack in ATTACKS]
+    known = {i for side in sides for i in side}
     strange = [i for i in asked if i not in known]
-    why = own.rows.holdout_missing or (_strangers(strange, len(asked)) if strange else "")
+    why = own.holdout_missing or (_strangers(strange, len(asked)) if strange else "")
     if why:
         return {name: Score(None, why=why) for name in names}
     out: dict[str, Score] = {}
@@ -164,4 +147,13 @@ def quality(own: ByRow | None, reference: ByRow | None) -> dict[str, Score]:
     result = privacy.forget_quality(list(own.values()), [reference[i] for i in own])
     if isinstance(result, str):
         return {f"forget_quality.{name}": Score(None, why=result) for name in names}
-    return {f"forget_quality.{name}": Score(getattr(result, name), n=result.n) for name in names}
+    note = ""
+    if min(result.n, result.m) < FEW:
+        note = f"only {min(result.n, result.m)} rows a side: even total separation gives no smaller p than"
+        note = f"{note} {_least_p(result.n, result.m):.3g}"
+    return {f"forget_quality.{name}": Score(getattr(result, name), n=result.n, why=note) for name in names}
+
+
+def _least_p(n: int, m: int) -> float:
+    """The smallest p that a two-sample KS test of n against m rows can give."""
+    return 2.0 / math.comb(n + m, n)

@@ -8,77 +8,19 @@ A metric's per-row values are keyed by the ids of the rows of the probe that its
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Mapping
-from typing import Any
+from collections.abc import Callable, Iterable
 
-from harness.fluency import own_fluency
-from harness.metrics import mean_score, memorization, text
+from harness.metrics import mean_score, memorization
 from harness.metrics.memorization import Values
 from harness.tasks import tofu_composites, tofu_privacy
 from harness.tasks.tofu_data import TofuRows
 from harness.tasks.tofu_extras import Extras
-from harness.tasks.tofu_privacy import ByRow
-from harness.types import Answers, GenerationAnswers, LikelihoodAnswers, RowValues, Score
+from harness.tasks.tofu_read import PARAPHRASED, WRITTEN, ByRow, Read
+from harness.types import Answers, Score
 
-PARAPHRASED = ("forget", "retain")
 OPTIONS = ("real_authors", "world_facts")
 AGGREGATE = {"forget": memorization.forget_truth_ratio}
 """How R becomes a score, where it is not `retain_truth_ratio`."""
-
-
-class Read:
-    """One model's answers as values by row id. A probe that was not answered gives None."""
-
-    def __init__(self, rows: TofuRows, answers: Answers) -> None:
-        self.rows, self.answers = rows, answers
-        self.targets = {name: {row.id: row.target for row in part} for name, part in rows.sets.items()}
-
-    def tokens(self, probe: str, metric: Callable[..., Values], *more: Any) -> ByRow | None:
-        """A metric of token scores over the rows of a likelihood probe."""
-        answer = self.answers.probes.get(probe)
-        if not isinstance(answer, LikelihoodAnswers):
-            return None
-        return dict(zip(answer.ids, metric(answer.scores, *more), strict=True))
-
-    def texts(self, family: str, metric: Callable[[list[str], list[str]], Values]) -> ByRow | None:
-        """A metric of (what was written, what is right) over the rows of a generation probe."""
-        answer = self.answers.probes.get(f"{family}_text")
-        if not isinstance(answer, GenerationAnswers):
-            return None
-        right = [self.targets[family][i] for i in answer.ids]
-        return dict(zip(answer.ids, metric(list(answer.texts), right), strict=True))
-
-    def judged(self, name: str) -> tuple[ByRow | None, str]:
-        """What the task's own judge said of rows, or None and why."""
-        answer = self.answers.probes.get(name)
-        if not isinstance(answer, RowValues):
-            return None, f"{name} was not asked for"
-        return (None, answer.why) if answer.why else (dict(zip(answer.ids, answer.values, strict=True)), "")
-
-    def hit_limit(self, family: str) -> ByRow | None:
-        """Whether each greedy answer was cut at the token limit."""
-        answer = self.answers.probes.get(f"{family}_text")
-        if not isinstance(answer, GenerationAnswers):
-            return None
-        return {i: float(cut) for i, cut in zip(answer.ids, answer.hit_limit, strict=True)}
-
-    def losses(self, family: str) -> tuple[ByRow, dict[str, list[float | None]]] | None:
-        """(loss of the right answer, losses of the wrong ones) by question, of questions asked in full."""
-        right = self.tokens(f"{family}_para" if family in PARAPHRASED else family, memorization.loss)
-        wrong = self.tokens(f"{family}_pert", memorization.loss)
-        if right is None or wrong is None:
-            return None
-        asked = [g for g in self.rows.groups[family] if g.right in right and all(w in wrong for w in g.wrong)]
-        return {g.id: right[g.right] for g in asked}, {g.id: [wrong[w] for w in g.wrong] for g in asked}
-
-    def ratios(self, family: str, mean: Any = "geometric") -> ByRow | None:
-        """R by question; see `memorization.truth_ratio`."""
-        found = self.losses(family)
-        if found is None:
-            return None
-        right, wrong = found
-        values = memorization.truth_ratio(list(right.values()), list(wrong.values()), mean)
-        return dict(zip(right, values, strict=True))
 
 
 def score(
@@ -93,11 +35,14 @@ def score(
         reference: answers of the model that was trained without the forget rows, to the same questions.
         extras: which fluency and which further attacks the board asks for.
     """
+    return of(Read(rows, answers), None if reference is None else Read(rows, reference), extras)
+
+
+def of(own: Read, other: Read | None, extras: Extras | None = None) -> dict[str, Score]:
+    """The same from values by row: `own` of the model, `other` of the retrained one."""
     extras = extras or Extras()
-    own = Read(rows, answers)
-    other = None if reference is None else Read(rows, reference)
     out: dict[str, Score] = {}
-    for family in rows.groups:
+    for family in own.families:
         out |= _likelihoods(own, family)
         out |= _ratios(own, family)
         out |= _texts(own, family)
@@ -114,7 +59,7 @@ def _exp(losses: Iterable[float | None]) -> list[float | None]:
 
 def _likelihoods(own: Read, family: str) -> dict[str, Score]:
     """Losses and probabilities of the answers to a family's questions."""
-    why = f"probe {family} was not asked"
+    why = own.lacks(family)
     loss = own.tokens(family, memorization.loss)
     out = {f"{family}.loss": mean_score(loss, why)}
     probability = own.tokens(family, memorization.probability)
@@ -128,18 +73,18 @@ def _likelihoods(own: Read, family: str) -> dict[str, Score]:
             ids = [i for i in probability if i in wrong]
             values = memorization.option_probability([probability[i] for i in ids], [wrong[i] for i in ids])
             both = dict(zip(ids, values, strict=True))
-        out[f"{family}.prob"] = mean_score(both, f"probe {family} or {family}_pert was not asked")
+        out[f"{family}.prob"] = mean_score(both, own.lacks(family, f"{family}_pert"))
     else:
         out[f"{family}.prob"] = raw
         para = own.tokens(f"{family}_para", memorization.loss)
-        out[f"{family}_para.loss"] = mean_score(para, f"probe {family}_para was not asked")
+        out[f"{family}_para.loss"] = mean_score(para, own.lacks(f"{family}_para"))
         right = None if parts is None else dict(zip(parts[0], _exp(parts[0].values()), strict=True))
-        out[f"{family}.para_prob"] = mean_score(right, f"probe {family}_para or {family}_pert was not asked")
+        out[f"{family}.para_prob"] = mean_score(right, own.lacks(f"{family}_para", f"{family}_pert"))
     out[f"{family}_pert.loss"] = mean_score(
-        own.tokens(f"{family}_pert", memorization.loss), f"probe {family}_pert was not asked"
+        own.tokens(f"{family}_pert", memorization.loss), own.lacks(f"{family}_pert")
     )
     means = None if wrong is None else {i: _mean(x) for i, x in wrong.items()}
-    out[f"{family}.pert_prob"] = mean_score(means, f"probe {family}_pert or its right answers were not asked")
+    out[f"{family}.pert_prob"] = mean_score(means, own.lacks(f"{family}_pert", f"{family}_para"))
     return out
 
 
@@ -155,7 +100,7 @@ def _over(ratios: ByRow | None, aggregate: Callable[..., Values]) -> ByRow | Non
 
 def _ratios(own: Read, family: str) -> dict[str, Score]:
     """Truth ratios: the mean is of the aggregated values, the rows keep R itself."""
-    why = f"the paraphrased or perturbed answers of {family} were not asked"
+    why = own.lacks(f"{family}_para" if family in PARAPHRASED else family, f"{family}_pert")
     aggregate = AGGREGATE.get(family, memorization.retain_truth_ratio)
     geometric = own.ratios(family)
     out = {f"{family}.truth_ratio": mean_score(_over(geometric, aggregate), why, shown=geometric)}
@@ -166,20 +111,12 @@ def _ratios(own: Read, family: str) -> dict[str, Score]:
     return out
 
 
-TEXT_METRICS: dict[str, Callable[[list[str], list[str]], Values]] = {
-    "rougeL_recall": lambda said, right: text.rouge(said, right),
-    "rougeL_f1": lambda said, right: text.rouge(said, right, part="f1"),
-    "rouge1_recall": lambda said, right: text.rouge(said, right, kind="rouge1"),
-    "empty": lambda said, right: text.empty(said),
-}
+TEXT_METRICS = tuple(name for name in WRITTEN if name != "own_fluency")
 
 
 def _texts(own: Read, family: str) -> dict[str, Score]:
-    why = f"probe {family}_text was not asked"
-    out = {
-        f"{family}.{name}": mean_score(own.texts(family, metric), why)
-        for name, metric in TEXT_METRICS.items()
-    }
+    why = own.lacks(f"{family}_text")
+    out = {f"{family}.{name}": mean_score(own.written(family, name), why) for name in TEXT_METRICS}
     return out | {f"{family}.hit_limit": mean_score(own.hit_limit(family), why)}
 
 
@@ -192,17 +129,16 @@ MEMORISED = {
 
 
 def _memorised(own: Read, family: str) -> dict[str, Score]:
-    why = f"probe {family} was not asked"
+    why = own.lacks(family)
     return {f"{family}.{name}": mean_score(own.tokens(family, f), why) for name, f in MEMORISED.items()}
 
 
 def _fluency(own: Read, extras: Extras) -> dict[str, Score]:
     """Fluency of the greedy answers to the forget questions, by our classifier and by the hub's."""
-    asked = own.texts("forget", lambda said, _: [own_fluency(x) for x in said])
-    why = "probe forget_text was not asked"
+    asked, why = own.written("forget", "own_fluency"), own.lacks("forget_text")
     if extras.fluency == "none":
         asked, why = None, 'the task option fluency is "none"'
     clean, reason = own.judged("forget_text.fluency")
-    if extras.fluency != "hub":
+    if clean is None and extras.fluency != "hub":
         reason = f'the hub\'s classifier was not asked: the task option fluency is "{extras.fluency}"'
     return {"forget.own_fluency": mean_score(asked, why), "forget.fluency": mean_score(clean, reason)}
