@@ -24,7 +24,8 @@ from harness.types import ArrayRow, Row, TextRow, TokenScores
 if TYPE_CHECKING:
     from harness.text import Encoder
 
-BATCH_TOKENS = 8192
+BATCH_TOKENS = {"cpu": 2048, "cuda": 16384}
+"""Padded tokens that go through a model at once; on a processor small batches stay in the cache."""
 CHUNK_ELEMENTS = {"cpu": 1 << 19, "cuda": 1 << 26}
 """Float32 elements of [tokens, V] that are alive at once while scores are reduced."""
 
@@ -155,12 +156,12 @@ def evaluating(model: nn.Module) -> Iterator[None]:
 
 
 def score(
-    model: nn.Module, rows: Sequence[Row], encoder: Encoder | None = None, *, batch_tokens: int = BATCH_TOKENS
+    model: nn.Module, rows: Sequence[Row], encoder: Encoder | None = None, *, batch_tokens: int | None = None
 ) -> TokenScores:
     """Per-token scores of every row's target, in the order of `rows`.
 
     Identical rows go through the model once; texts are batched by length so that no batch is wider than
-    `batch_tokens` padded tokens (but at least one row). The values do not depend on the batching (to 1e-4 in float32).
+    `batch_tokens` padded tokens (but at least one row; default: `BATCH_TOKENS`). The values do not depend on the batching (to 1e-4 in float32).
     """
     if not rows:
         return _join([], [])
@@ -172,6 +173,7 @@ def score(
     keys: list[packing.Key] = [(e.ids, max(e.start, 1)) for e in encoded]
     distinct = sorted(set(keys), key=lambda key: (len(key[0]), key))
     results: dict[packing.Key, list[np.ndarray]] = {}
+    batch_tokens = batch_tokens or BATCH_TOKENS[next(model.parameters()).device.type]
     with evaluating(model):
         for group, states, labels, head in _passes(model, distinct, encoder.pad_id, batch_tokens):
             columns = reduce_logits(states, labels, head)

@@ -61,6 +61,7 @@ class Encoder:
         self.max_length = max_length
         self._chat = bool(getattr(tokenizer, "chat_template", None)) and not template.plain
         self._fast = bool(getattr(tokenizer, "is_fast", False))
+        self._prompts: dict[str, tuple[str, list[int], int]] = {}
         self._system = self._probe_system()
         self._bos = self._probe_bos()
         self.eos_ids: frozenset[int] = self._probe_eos()
@@ -79,8 +80,7 @@ class Encoder:
         Raises:
             DataError: the prompt alone leaves no room for an answer.
         """
-        prompt_text = self._prompt_text(row)
-        prompt, raw_length = self._prompt_ids(row, prompt_text)
+        prompt_text, prompt, raw_length = self._prompt(row)
         ids = self._join(prompt_text, self._answer_text(row, prompt_text), prompt, raw_length)
         eos = self.tokenizer.eos_token_id
         if eos is not None and (len(ids) == len(prompt) or ids[-1] != eos):
@@ -93,7 +93,7 @@ class Encoder:
         Raises:
             DataError: the prompt alone leaves no room for an answer.
         """
-        return tuple(self._prompt_ids(row, self._prompt_text(row))[0])
+        return tuple(self._prompt(row)[1])
 
     def decode(self, ids: Sequence[int]) -> str:
         """Text of some ids, without special tokens."""
@@ -117,6 +117,13 @@ class Encoder:
             "bos": self._bos,
             "max_length": self.max_length,
         }
+
+    def _prompt(self, row: TextRow) -> tuple[str, list[int], int]:
+        """Text, ids, and number of ids before BOS was put in order; kept, since a question has several answers."""
+        if row.prompt not in self._prompts:
+            text = self._prompt_text(row)
+            self._prompts[row.prompt] = (text, *self._prompt_ids(row, text))
+        return self._prompts[row.prompt]
 
     # --- rendering ----------------------------------------------------------------------------------------
     def _prompt_text(self, row: TextRow) -> str:

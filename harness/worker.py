@@ -5,7 +5,7 @@ The method's process (`unlearn`) never holds a probe; the answer process never h
 
 from __future__ import annotations
 
-import gc
+import contextlib
 import math
 import resource
 import statistics
@@ -241,12 +241,9 @@ def write(folder: Path) -> None:
     if encoder is None or not probes:
         return
     most = max(p.max_tokens for p in probes)
-    generator = make(spec.generator, weights, encoder, dtype=board.dtype, max_tokens=most)
-    answering.write(answering.generate(encoder, probes, generator), folder / "texts")
-    write_json(folder / "generator.json", generator.describe())
-    del generator
-    gc.unfreeze()  # vLLM hides its objects from the collector, and their locks would be reported as leaked
-    gc.collect()
+    with contextlib.closing(make(spec.generator, weights, encoder, dtype=board.dtype, max_tokens=most)) as generator:
+        answering.write(answering.generate(encoder, probes, generator), folder / "texts")
+        write_json(folder / "generator.json", generator.describe())
 
 
 def _final(spec: RunSpec, folder: Path) -> Path:

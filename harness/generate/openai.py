@@ -131,6 +131,9 @@ class OpenAIGenerator:
                     out[i] = answer
         return tuple(out)
 
+    def close(self) -> None:
+        """Nothing is held open between requests."""
+
     # --- one request ----------------------------------------------------------------------------------------
     def _ask(self, prompts: list[list[int]], room: int, stop: Sequence[str]) -> list[tuple[str, bool]]:
         words = [word for word in stop if word]

@@ -9,9 +9,11 @@ vLLM is loaded at the first prompt. Importing this module needs neither vLLM nor
 
 from __future__ import annotations
 
+import gc
 import importlib.util
 import json
 import os
+import threading
 from collections.abc import Mapping, Sequence
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
@@ -159,6 +161,14 @@ class VLLMGenerator:
             out[i] = (text.strip(), not (ended or cut or answer.outputs[0].finish_reason == "stop"))
         return tuple(out)
 
+    def close(self) -> None:
+        """Let go of vLLM: of its locks for certain, of its memory as far as it gives it back."""
+        if self._llm is not None:
+            self._llm.llm_engine.engine_core.shutdown()
+            self._llm = None
+            gc.unfreeze()  # vLLM hides what it made from the collector
+            gc.collect()
+
     def _ask(self, prompts: Sequence[list[int]], rooms: Sequence[int], stop: Sequence[str]) -> list[Any]:
         """Answers as vLLM gives them, in order."""
         if self._llm is None:
@@ -182,8 +192,10 @@ class VLLMGenerator:
         for name, value in ENVIRONMENT.items():
             os.environ.setdefault(name, value)
         import torch
+        from tqdm import tqdm
         from vllm import LLM
 
+        tqdm.set_lock(threading.RLock())  # the default one is a semaphore that stays when a stage ends
         return LLM(
             model=self.model_path,
             tokenizer=self.model_path,
@@ -193,6 +205,7 @@ class VLLMGenerator:
             enforce_eager=True,
             generation_config="vllm",  # its defaults, not the checkpoint's sampling settings
             seed=0,
+            use_tqdm_on_load=False,
             **(self._gpu_memory() if torch.cuda.is_available() else self._cpu_memory()),
         )
 
