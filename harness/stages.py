@@ -33,6 +33,7 @@ from harness.workspace import Workspace
 
 PATIENT = Limits(hang_s=24 * 3600.0)
 """Of stages that answer and score: they say nothing while they work."""
+CALIBRATION_STEPS, DRIFT_STEPS = 12, 6
 POINTS = tuple(k / 10 for k in range(1, 11))
 
 Progress = Callable[[str, "ClockState | None"], None]
@@ -265,13 +266,14 @@ def step_time(session: Session, spec: RunSpec) -> float:
     key = f"{spec.board.name} {spec.board.board_version}"
     if key not in session.steps:
         session.progress(f"{spec.board.name}: timing the reference step", None)
-        session.steps[key] = _calibrate(session, spec)
+        session.steps[key] = _calibrate(session, spec, CALIBRATION_STEPS)
     return session.steps[key]
 
 
-def _calibrate(session: Session, spec: RunSpec) -> float:
+def _calibrate(session: Session, spec: RunSpec, steps: int) -> float:
     folder = session.workspace.build / "calibration" / f"{spec.board.name}-{content_hash(spec.started, 6)}-{spec.run_id}"
     spec.write(folder)
+    write_json(folder / "steps.json", steps)
     outcome = run_stage("harness.worker:calibrate", folder, limits=Limits(hang_s=spec.board.budget.hang_s))
     if not outcome.ok:
         raise RunError(f"the reference step of board {spec.board.name} could not be timed: {outcome.why}")
@@ -281,12 +283,12 @@ def _calibrate(session: Session, spec: RunSpec) -> float:
 
 
 def measure_drift(session: Session, spec: RunSpec, folder: Path) -> float | None:
-    """Relative change of the reference step since the budget was set; None when the budget is not in steps."""
-    if spec.step_s is None:
+    """Relative change of the reference step since the budget was set; None when nothing was timed, or need be."""
+    if spec.step_s is None or spec.reference:
         return None
     note = folder / "drift.json"
     if not note.exists():
-        write_json(note, {"step_s": _calibrate(session, spec)})
+        write_json(note, {"step_s": _calibrate(session, spec.model_copy(update={"run_id": f"{spec.run_id}-drift"}), DRIFT_STEPS)})
     return read_json(note)["step_s"] / spec.step_s - 1.0
 
 

@@ -26,11 +26,10 @@ from harness.errors import InvalidRun, RunError
 from harness.job import Job, Plan
 from harness.loop import warm_up
 from harness.plugins import load_source, load_task, resolve
-from harness.runs import RunSpec, cut_case, cut_probes, write_json
+from harness.runs import RunSpec, cut_case, cut_probes, read_json, write_json
 from harness.scoring import token_logp
 from harness.types import Answers, Case, Generation, OptimizerSpec, Stop, Task
 
-CALIBRATION_STEPS = 12
 
 
 def _sync() -> Callable[[], None]:
@@ -198,14 +197,14 @@ def calibrate(folder: Path) -> None:
     job = _job(spec, clock, OptimizerSpec(lr=1e-12))
     optimizer, updates = job.optimizer(), job.batches()
     took: list[float] = []
-    for _ in range(CALIBRATION_STEPS + 3):
+    for _ in range(read_json(folder / "steps.json") + 2):
         start = clock.read()
         optimizer.zero_grad()
         for micro in next(updates).micros:
             (grad_diff_loss(job, micro) * micro.weight).backward()
         optimizer.step()
         took.append(clock.read() - start)
-    write_json(folder / "calibrate.json", {"step_s": statistics.median(took[3:]), "steps_s": took})
+    write_json(folder / "calibrate.json", {"step_s": statistics.median(took[2:]), "steps_s": took})
 
 
 def grad_diff_loss(job: Job, batch: Batch, gamma: float = 1.0, alpha: float = 1.0) -> torch.Tensor:

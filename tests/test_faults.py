@@ -1,20 +1,20 @@
 """Faults that users of public unlearning harnesses met, one test a kind, with the right value.
 
-The numbers are those of the collection that the faults were gathered in; other tests go deeper into each part.
+The numbers are those of the list that the faults were gathered in; other tests go deeper into each part.
 """
 
 from __future__ import annotations
 
 import copy
+import datetime
 import json
 import math
 import shutil
-from types import SimpleNamespace
 
 import numpy as np
 import pytest
 import torch
-from test_tofu import answer, beside, plain, world
+from test_tofu import answer, plain, world
 from test_tofu import build as build_task
 from test_tofu import save as save_world
 from test_tofu import score as score_task
@@ -109,7 +109,7 @@ def test_fault_04_forget10_is_scored_against_retain95(tmp_path):
 
 def test_fault_05_the_reference_is_truncated(tmp_path):
     log = save_log(tmp_path / "a.json", tofu_log(400))
-    with pytest.raises(ReferenceError_, match="has 300 forget rows, and a.json has 400"):
+    with pytest.raises(ReferenceError_, match=r"has 300 forget rows, and a\.json has 400"):
         import_log(log, save_log(tmp_path / "b.json", tofu_log(300, seed=1)))
 
 
@@ -267,13 +267,19 @@ def test_fault_23_pad_is_eos_and_hides_it():
 
 
 def test_fault_25_the_prompt_changes_with_the_calendar(monkeypatch):
+    import transformers.utils.chat_template_utils as utils
+
     chat = "{{ bos_token }}Today is {{ strftime_now('%d %b %Y') }} " + CHAT.replace("{{ bos_token }}", "")
-    pinned = encoder(chat)
-    rendered = pinned.prompt(ROW)
-    assert pinned.tokenizer.convert_ids_to_tokens(list(rendered))[3:6] == ["10", "Apr", "2025"]
-    other = encoder(chat, Template(date="11 Apr 2025"))
-    assert pinned.describe()["date"] == "10 Apr 2025"
-    assert pinned.describe()["rendered"] != other.describe()["rendered"]
+    seen = []
+    for day in (datetime.datetime(2025, 4, 10), datetime.datetime(2026, 1, 1)):
+        clock = type("Clock", (datetime.datetime,), {"now": classmethod(lambda cls, tz=None, day=day: day)})
+        monkeypatch.setattr(utils, "datetime", clock)
+        coder = encoder(chat)
+        seen.append((coder.prompt(ROW), coder.encode(ROW), coder.describe()))
+    assert seen[0] == seen[1]
+    assert coder.tokenizer.convert_ids_to_tokens(list(seen[0][0]))[3:6] == ["10", "Apr", "2025"]
+    other = encoder(chat, Template(date="11 Apr 2025")).describe()
+    assert seen[0][2]["date"] == "10 Apr 2025" and seen[0][2]["rendered"] != other["rendered"]
 
 
 @pytest.mark.parametrize("adds_bos", [False, True])
@@ -466,7 +472,3 @@ template = {{ date = "{date}" }}
         key("g", change=True),
     ]  # fmt: skip
     assert len({first, *changed}) == 6
-
-
-def test_the_small_inputs_are_what_they_say():
-    assert beside("north", 0)["perturbed_answer"] and SimpleNamespace
