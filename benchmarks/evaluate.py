@@ -67,9 +67,13 @@ def naive(loaded: LoadedModel, asked: dict[str, list[TextRow]]) -> tuple[int, in
                 for at in range(0, len(asked[name]), 16):
                     inputs = scoring.collate(asked[name][at : at + 16], loaded.encoder)
                     assert inputs.attention is not None
-                    logits = model(input_ids=inputs.x, attention_mask=inputs.attention.long(), use_cache=False).logits
+                    logits = model(
+                        input_ids=inputs.x, attention_mask=inputs.attention.long(), use_cache=False
+                    ).logits
                     labels = torch.where(inputs.answer[:, 1:], inputs.x[:, 1:], -100)
-                    F.cross_entropy(logits[:, :-1].transpose(1, 2), labels, ignore_index=-100, reduction="none")
+                    F.cross_entropy(
+                        logits[:, :-1].transpose(1, 2), labels, ignore_index=-100, reduction="none"
+                    )
                     seen, tokens = seen + len(inputs), tokens + inputs.x.numel()
     return seen, tokens
 
@@ -84,7 +88,9 @@ def counts(loaded: LoadedModel, asked: dict[str, list[TextRow]]) -> tuple[int, i
     """(distinct rows, padded tokens) of one `ours`."""
     assert loaded.encoder is not None
     keys = {(e.ids, e.start) for probe in asked.values() for e in map(loaded.encoder.encode, probe)}
-    groups = packing.batches(packing.packs(sorted(keys), packing.longest(loaded.model)), scoring.BATCH_TOKENS["cpu"])
+    groups = packing.batches(
+        packing.packs(sorted(keys), packing.longest(loaded.model)), scoring.BATCH_TOKENS["cpu"]
+    )
     return len(keys), sum(len(group[0]) * len(group) for group in groups)
 
 
@@ -101,7 +107,9 @@ def peak(work: Callable[[], tuple[int, int]]) -> tuple[float, float, tuple[int, 
 def memory(status: Path, name: str) -> float:
     if not status.exists():
         return float("nan")
-    return next(int(line.split()[1]) / 1024 for line in status.read_text().splitlines() if line.startswith(name))
+    return next(
+        int(line.split()[1]) / 1024 for line in status.read_text().splitlines() if line.startswith(name)
+    )
 
 
 def show(name: str, seconds: Sequence[float], mib: Sequence[float], through: tuple[int, int]) -> None:
@@ -113,7 +121,9 @@ def main() -> None:
     loaded = load(resolve("mini:tofu-full"))
     asked = probes()
     size = sum(p.numel() for p in loaded.model.parameters()) / 1e6
-    print(f"torch {torch.__version__}, {torch.get_num_threads()} threads, {size:.2f} M parameters; medians of {ROUNDS}")
+    print(
+        f"torch {torch.__version__}, {torch.get_num_threads()} threads, {size:.2f} M parameters; medians of {ROUNDS}"
+    )
     runs = [(peak(lambda: naive(loaded, asked)), peak(lambda: ours(loaded, asked))) for _ in range(ROUNDS)]
     through = (runs[0][0][2], counts(loaded, asked))
     for side, name in enumerate(("naive", "uharness")):
@@ -121,13 +131,15 @@ def main() -> None:
     forget = len(METRICS["forget"])
     ratio = statistics.median(a[0] / b[0] for a, b in runs)
     fewer = through[0][0] / through[1][0]
-    print(f"ratio    {ratio:.2f} times less likelihood time (goal: 3); {forget} times fewer passes of the forget answers "
-          f"(goal: 7), {fewer:.2f} times fewer over all (goal: 1.5)")  # fmt: skip
+    print(f"ratio    {ratio:.2f} times less likelihood time (goal: 3); {forget} times fewer passes of the "
+          f"forget answers (goal: 7), {fewer:.2f} times fewer over all (goal: 1.5)")  # fmt: skip
     assert loaded.encoder is not None
     questions = [loaded.encoder.prompt(row) for name in ("forget", "retain", "others") for row in asked[name]]
     start = time.perf_counter()
     HFGenerator(loaded.model, loaded.encoder).generate(questions, max_tokens=200)
-    print(f"generation of {len(questions)} answers, the same on both sides: {time.perf_counter() - start:.2f} s")
+    print(
+        f"generation of {len(questions)} answers, the same on both sides: {time.perf_counter() - start:.2f} s"
+    )
 
 
 if __name__ == "__main__":

@@ -46,7 +46,9 @@ def answer(loaded: Any, probes: Sequence[Probe], generator: Generator | None) ->
     scores = scoring.score(loaded.model, rows, loaded.encoder)
     at = 0
     for probe in asked:
-        out[probe.name] = LikelihoodAnswers(tuple(r.id for r in probe.rows), cut(scores, at, at + len(probe.rows)))
+        out[probe.name] = LikelihoodAnswers(
+            tuple(r.id for r in probe.rows), cut(scores, at, at + len(probe.rows))
+        )
         at += len(probe.rows)
     for probe in probes:
         if isinstance(probe, Classify):
@@ -65,7 +67,9 @@ def generate(encoder: Any, probes: Sequence[Generation], generator: Generator | 
         distinct = sorted(set(ids.values()))
         if generator is None:
             raise ValueError("generation probes need a generator")
-        texts = dict(zip(distinct, generator.generate(distinct, max_tokens=limits[0], stop=limits[1]), strict=True))
+        texts = dict(
+            zip(distinct, generator.generate(distinct, max_tokens=limits[0], stop=limits[1]), strict=True)
+        )
         for probe in group:
             found = [texts[ids[_question(row)]] for row in probe.rows]
             names = tuple(row.id for row in probe.rows)
@@ -115,7 +119,11 @@ def _table(answer: Answer) -> pa.Table:
         return pa.table({"id": ids, **columns}, metadata={"kind": "likelihood"})
     if isinstance(answer, GenerationAnswers):
         return pa.table(
-            {"id": ids, "text": pa.array(answer.texts, pa.string()), "hit_limit": pa.array(answer.hit_limit, pa.bool_())},
+            {
+                "id": ids,
+                "text": pa.array(answer.texts, pa.string()),
+                "hit_limit": pa.array(answer.hit_limit, pa.bool_()),
+            },
             metadata={"kind": "generation"},
         )
     if isinstance(answer, RowValues):
@@ -133,7 +141,10 @@ def _answer(table: pa.Table) -> Answer:
     if kind == "likelihood":
         first = table["logp"].combine_chunks()
         offsets = np.asarray(first.offsets, dtype=np.int64) if len(first) else np.zeros(1, dtype=np.int64)
-        columns = [np.asarray(table[name].combine_chunks().flatten().to_numpy(zero_copy_only=False)) for name in FIELDS]
+        columns = [
+            np.asarray(table[name].combine_chunks().flatten().to_numpy(zero_copy_only=False))
+            for name in FIELDS
+        ]
         return LikelihoodAnswers(ids, TokenScores(*columns, offsets - offsets[0]))
     if kind == "generation":
         return GenerationAnswers(ids, tuple(table["text"].to_pylist()), tuple(table["hit_limit"].to_pylist()))

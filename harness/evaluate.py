@@ -22,7 +22,9 @@ from harness.types import Answers, Board, Budget, Probe, Score, Template
 FORMAT = 1
 
 
-def ad_hoc_board(task: str, split: str, data_dir: str, template: Template, max_length: int, dtype: str) -> Board:
+def ad_hoc_board(
+    task: str, split: str, data_dir: str, template: Template, max_length: int, dtype: str
+) -> Board:
     """A board for `--task T --split S --data-dir D`: only what scoring needs."""
     ref = {"name": task, "split": split, "data": data_dir}
     return Board.model_validate({
@@ -33,7 +35,13 @@ def ad_hoc_board(task: str, split: str, data_dir: str, template: Template, max_l
 
 
 def evaluate(
-    session: Session, ready: Ready, model: str, *, case: str = "", seed: int | None = None, reference: str = ""
+    session: Session,
+    ready: Ready,
+    model: str,
+    *,
+    case: str = "",
+    seed: int | None = None,
+    reference: str = "",
 ) -> dict[str, Any]:
     """Scores and rows of one model, in the shape of `--json`.
 
@@ -70,7 +78,9 @@ def _case_of(ready: Ready, case: str) -> str:
         raise InputError(f"no case {case!r}", near(case, cases), "name one with --case")
     if not case and len(cases) > 1:
         raise InputError(
-            f"board {ready.board.name} has several cases", f"they are {', '.join(cases)}", "name one with --case"
+            f"board {ready.board.name} has several cases",
+            f"they are {', '.join(cases)}",
+            "name one with --case",
         )
     return case or cases[0]
 
@@ -117,7 +127,9 @@ def _run_reference(folder: Path, ready: Ready, spec: RunSpec, session: Session) 
             "give the retain model itself as --reference",
         )  # fmt: skip
     if session.model_hash(str(folder / "model")) == spec.hashes["model.target"]:
-        raise ReferenceError_(f"run {folder.name} has the weights of the model itself", "", "give another reference")
+        raise ReferenceError_(
+            f"run {folder.name} has the weights of the model itself", "", "give another reference"
+        )
     return folder
 
 
@@ -127,7 +139,9 @@ def _report(
     case = cut_case(ready.task.case(spec.case, spec.seed), spec.limit)
     probes = cut_probes(ready.task.probes(case), spec.limit)
     answers = answers_of(folder)
-    scores = ready.task.score(case, answers, {role: Answers(read(p / "answers")) for role, p in folders.items()})
+    scores = ready.task.score(
+        case, answers, {role: Answers(read(p / "answers")) for role, p in folders.items()}
+    )
     problem = invalid(answers)
     status, why = ("invalid", problem) if problem else ("limited", "") if spec.limit else ("ok", "")
     notes = {name: folder / f"{name}.json" for name in ("encoder", "generator")}
@@ -163,4 +177,3 @@ def rows_json(
                 if row_id in places[target]:
                     places[target][row_id][metric] = value
     return out
-

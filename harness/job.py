@@ -140,7 +140,7 @@ class Job:
         return scoring.forward(self.model, inputs, hidden)
 
     def sequence_logp(self, rows: Sequence[Row]) -> Tensor:
-        """log p of each row's answer under the model as it is now, summed over tokens [rows], without gradient.
+        """Log p of each row's answer under the model as it is now, summed over tokens [rows], without gradient.
 
         Called at the start it is the frozen reference of NPO and DPO, computed once and kept: no second model.
         """
@@ -165,7 +165,9 @@ class Job:
         """Per-token scores of rows the method may see; charged like everything a method does."""
         return scoring.score(self.model, rows, self.encoder)
 
-    def generate(self, prompts: Sequence[str], *, max_tokens: int = 200, stop: Sequence[str] = ()) -> tuple[str, ...]:
+    def generate(
+        self, prompts: Sequence[str], *, max_tokens: int = 200, stop: Sequence[str] = ()
+    ) -> tuple[str, ...]:
         """Greedy answers of the model to questions; charged."""
         if self.encoder is None or self._generator is None:
             raise SubmissionError("this model reads arrays and cannot generate text", "", "use a text board")
@@ -176,7 +178,9 @@ class Job:
         """Something the task or the board supplies by name; a submission lists what it needs in `needs`."""
         if name not in self._resources:
             raise SubmissionError(
-                f"no resource {name!r} here", near(name, self._resources), "list it in the submission's `needs`"
+                f"no resource {name!r} here",
+                near(name, self._resources),
+                "list it in the submission's `needs`",
             )
         if name not in self._got:
             self._got[name] = self._resources[name]()
@@ -188,7 +192,9 @@ class Job:
         try:
             module = importlib.import_module(f"harness.optim.{name}")
         except ModuleNotFoundError:
-            raise SubmissionError(f"no optimizer {name!r}", near(name, optimizer_names()), "set optimizer.name") from None
+            raise SubmissionError(
+                f"no optimizer {name!r}", near(name, optimizer_names()), "set optimizer.name"
+            ) from None
         return Scheduled(module.build(self.plan.optimizer, self.model), self.plan.optimizer, self.clock)
 
     # bookkeeping ----------------------------------------------------------------------------------------------------
@@ -243,7 +249,9 @@ class Job:
         if self.plan.folder is not None:
             with self.clock.lane("save"):
                 save(self.loaded, self.plan.folder / "points" / str(k))
-        self.seen.points.append({"updates": self.clock.updates, "charged_s": self.clock.lanes_s.get("train", 0.0)})
+        self.seen.points.append(
+            {"updates": self.clock.updates, "charged_s": self.clock.lanes_s.get("train", 0.0)}
+        )
 
     # resuming -------------------------------------------------------------------------------------------------------
     def resume_fit(self, optimizer: Scheduled) -> bool:
@@ -258,7 +266,9 @@ class Job:
         if state["fit"] > number:
             return False
         with self.clock.lane("load"):
-            kept = load(str(folder / "model"), dtype=str(next(self.model.parameters()).dtype).removeprefix("torch."))
+            kept = load(
+                str(folder / "model"), dtype=str(next(self.model.parameters()).dtype).removeprefix("torch.")
+            )
             self.model.load_state_dict(kept.model.state_dict())
             optimizer.inner.load_state_dict(state["optimizer"])
             self.seen.examples, self.seen.tokens = state["examples"], state["tokens"]
@@ -270,8 +280,12 @@ class Job:
         """A checkpoint from which `fit` can go on, when the last one is half a minute of budget old."""
         if self.plan.folder is None or self.clock.charged_s - self._checkpointed_s < CHECKPOINT_EVERY_S:
             return
-        self.checkpoint({"fit": self._fits - 1, "optimizer": optimizer.inner.state_dict(), "updates": self.clock.updates,
-                         "examples": self.seen.examples, "tokens": self.seen.tokens})  # fmt: skip
+        state = {
+            "fit": self._fits - 1,
+            "optimizer": optimizer.inner.state_dict(),
+            "updates": self.clock.updates,
+        }
+        self.checkpoint({**state, "examples": self.seen.examples, "tokens": self.seen.tokens})
 
 
 class Scheduled:

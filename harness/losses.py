@@ -62,7 +62,12 @@ def npo(logp_sum: Tensor, reference_sum: Tensor, beta: float) -> Tensor:
 
 
 def dpo(
-    win_sum: Tensor, win_reference: Tensor, lose_sum: Tensor, lose_reference: Tensor, beta: float, scale: float = 2.0
+    win_sum: Tensor,
+    win_reference: Tensor,
+    lose_sum: Tensor,
+    lose_reference: Tensor,
+    beta: float,
+    scale: float = 2.0,
 ) -> Tensor:
     """Direct preference optimisation of a preferred answer over the forget answer; sequence sums [B].
 

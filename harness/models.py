@@ -79,11 +79,15 @@ def _snapshot(name: str, fetch: bool) -> str:
     except LocalEntryNotFoundError:
         why = "HF_HUB_OFFLINE=1 forbids fetching it" if offline else "the hub cannot be reached"
         raise ModelError(
-            f"model {name!r} is not in the local cache", why, "fetch it with a network, or give a local folder"
+            f"model {name!r} is not in the local cache",
+            why,
+            "fetch it with a network, or give a local folder",
         ) from None
     except (HfHubHTTPError, HFValidationError, OSError) as error:
         first = str(error).strip().splitlines()[0]
-        raise ModelError(f"model {name!r} cannot be fetched: {first}", "", "check the id and your access to it") from None
+        raise ModelError(
+            f"model {name!r} cannot be fetched: {first}", "", "check the id and your access to it"
+        ) from None
 
 
 def check(path: str, *, needs_tokenizer: bool) -> None:
@@ -92,7 +96,9 @@ def check(path: str, *, needs_tokenizer: bool) -> None:
     if not (folder / "config.json").exists():
         raise ModelError(f"{folder} has no config.json", f"it has {_listing(folder)}", "give a model folder")
     if not any(folder.glob("*.safetensors")) and not any(folder.glob("pytorch_model*.bin")):
-        raise ModelError(f"{folder} has no weights", f"it has {_listing(folder)}", "save the model with safetensors")
+        raise ModelError(
+            f"{folder} has no weights", f"it has {_listing(folder)}", "save the model with safetensors"
+        )
     files = ("tokenizer.json", "tokenizer.model", "vocab.json", "tokenizer_config.json")
     if needs_tokenizer and not any((folder / name).exists() for name in files):
         raise ModelError(
@@ -115,10 +121,14 @@ def model_type(path: str) -> str:
     try:
         return str(json.loads(config.read_text()).get("model_type", ""))
     except (json.JSONDecodeError, AttributeError) as error:
-        raise ModelError(f"{config} is not a JSON object", str(error), "repair or replace the model folder") from None
+        raise ModelError(
+            f"{config} is not a JSON object", str(error), "repair or replace the model folder"
+        ) from None
 
 
-def load(path: str, *, dtype: str = "float32", template: Template | None = None, max_length: int = 512) -> LoadedModel:
+def load(
+    path: str, *, dtype: str = "float32", template: Template | None = None, max_length: int = 512
+) -> LoadedModel:
     """Load a resolved reference; the encoder is None for models that read arrays."""
     if model_type(path) == OWN_TYPE:
         from harness.modadd import ModularTransformer
@@ -175,7 +185,14 @@ def weights_hash(path: str) -> str:
     """SHA-256 over names and bytes of a folder's weight, tokenizer and config files (16 hex digits)."""
     folder = Path(path)
     digest = hashlib.sha256()
-    names = ("*.safetensors", "pytorch_model*.bin", "tokenizer.json", "tokenizer.model", "config.json", "*.jinja")
+    names = (
+        "*.safetensors",
+        "pytorch_model*.bin",
+        "tokenizer.json",
+        "tokenizer.model",
+        "config.json",
+        "*.jinja",
+    )
     for file in sorted({f for pattern in names for f in folder.glob(pattern)}):
         digest.update(file.name.encode())
         with file.open("rb") as handle:

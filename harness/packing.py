@@ -71,7 +71,7 @@ def batches(items: Sequence[Pack], tokens: int) -> Iterator[list[Pack]]:
 
 
 def hidden_states(model: Any, group: Sequence[Pack], pad_id: int) -> tuple[Tensor, Tensor]:
-    """For every answer token of a batch of packs, pack by pack: the state [N, d] that predicts it, and its label [N]."""
+    """For every answer token of a batch of packs, pack by pack: the state [N, d] before it, and its label [N]."""
     device = next(model.parameters()).device
     width = max(map(len, group))
     x = np.full((len(group), width), pad_id, dtype=np.int64)
@@ -119,7 +119,10 @@ def usable(model: nn.Module, keys: Sequence[Key], pad_id: int, plain: Any) -> bo
         pad_id: fills batches up.
         plain: keys -> (logits [N, V], labels [N]) by the plain pass, in the same order.
     """
-    if not (hasattr(model, "base_model") and hasattr(model, "get_output_embeddings")) or model.base_model is model:
+    if (
+        not (hasattr(model, "base_model") and hasattr(model, "get_output_embeddings"))
+        or model.base_model is model
+    ):
         return False
     several = [p for p in packs(keys, longest(model)) if len(p.answers) > 1 and len(p) > len(p.prompt)]
     trial = sorted(several, key=lambda p: (len(p), p.prompt))[:: max(1, len(several) - 1)][:2]

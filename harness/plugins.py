@@ -92,7 +92,9 @@ def load_submission(name: str, folders: Sequence[Path]) -> Loaded:
     if name.endswith(".py") or "/" in name:
         path = Path(name).expanduser()
         if not path.is_file():
-            raise SubmissionError(f"submission file {name!r} does not exist", "", "give the path of a Python file")
+            raise SubmissionError(
+                f"submission file {name!r} does not exist", "", "give the path of a Python file"
+            )
         return _from_file(path.stem, path.resolve())
     known = submission_names(folders)
     if name not in known:
@@ -138,7 +140,9 @@ def _from_file(name: str, path: Path) -> Loaded:
         spec.loader.exec_module(module)
     except SyntaxError as error:
         del sys.modules[module_name]
-        raise SubmissionError(f"{path}, line {error.lineno}: {error.msg}", "", "correct the syntax error") from None
+        raise SubmissionError(
+            f"{path}, line {error.lineno}: {error.msg}", "", "correct the syntax error"
+        ) from None
     except InputError:
         del sys.modules[module_name]
         raise
@@ -147,7 +151,9 @@ def _from_file(name: str, path: Path) -> Loaded:
         lines = [f.tb_lineno for f in _frames(error) if f.tb_frame.f_code.co_filename == str(path)]
         where = f"{path}, line {lines[-1]}" if lines else str(path)
         raise SubmissionError(
-            f"{where}: loading it raised {type(error).__name__}: {error}", "", "a submission file only defines things"
+            f"{where}: loading it raised {type(error).__name__}: {error}",
+            "",
+            "a submission file only defines things",
         ) from error
     if not hasattr(module, "submission"):
         names = [n for n in vars(module) if not n.startswith("_")]
@@ -174,7 +180,9 @@ def _checked(value: Any, where: str) -> Submission:
         )  # fmt: skip
     if not (hasattr(value.method, "unlearn") or hasattr(value.method, "choose")):
         raise SubmissionError(
-            f"the method of {where}, {type(value.method).__name__}, has no unlearn(job)", "", "define unlearn(self, job)"
+            f"the method of {where}, {type(value.method).__name__}, has no unlearn(job)",
+            "",
+            "define unlearn(self, job)",
         )
     if not dataclasses.is_dataclass(value.method) or isinstance(value.method, type):
         raise SubmissionError(
@@ -206,7 +214,9 @@ def parse_set(pairs: Sequence[str]) -> dict[str, Any]:
     for pair in pairs:
         key, found, text = pair.partition("=")
         if not found or not key.strip():
-            raise SubmissionError(f"--set {pair!r} is not key=value", "", "write for instance --set optimizer.lr=1e-5")
+            raise SubmissionError(
+                f"--set {pair!r} is not key=value", "", "write for instance --set optimizer.lr=1e-5"
+            )
         if key.strip() in out:
             raise SubmissionError(f"--set names {key.strip()!r} twice", "", "give each key once")
         try:
@@ -216,7 +226,9 @@ def parse_set(pairs: Sequence[str]) -> dict[str, Any]:
     return out
 
 
-def resolve(loaded: Loaded, settings: Mapping[str, Any], overrides: Mapping[str, Any], base: Entry | None = None) -> Entry:
+def resolve(
+    loaded: Loaded, settings: Mapping[str, Any], overrides: Mapping[str, Any], base: Entry | None = None
+) -> Entry:
     """Settle an entry's hyper-parameters: defaults, then the board's settings, then `--set`."""
     submission = loaded.submission
     known = settings_of(submission)
@@ -240,7 +252,9 @@ def resolve(loaded: Loaded, settings: Mapping[str, Any], overrides: Mapping[str,
     except ValidationError as error:
         first = error.errors(include_url=False)[0]
         key = "optimizer." + ".".join(map(str, first["loc"]))
-        raise SubmissionError(f"{loaded.name}: {key}={first['input']!r}: {first['msg']}", "", f"change {key}") from None
+        raise SubmissionError(
+            f"{loaded.name}: {key}={first['input']!r}: {first['msg']}", "", f"change {key}"
+        ) from None
     config = settings_of(dataclasses.replace(submission, method=method, optimizer=optimizer))
     if base is not None:
         config |= {f"base.{k}": v for k, v in base.config.items()}
@@ -253,11 +267,16 @@ def _converted(name: str, key: str, value: Any, kind: Any) -> Any:
     except ValidationError as error:
         wanted = getattr(kind, "__name__", str(kind).replace("typing.", ""))
         message = error.errors(include_url=False)[0]["msg"]
-        raise SubmissionError(f"{name}: {key}={value!r} is not a {wanted}: {message}", "", f"give {key} a {wanted}") from None
+        raise SubmissionError(
+            f"{name}: {key}={value!r} is not a {wanted}: {message}", "", f"give {key} a {wanted}"
+        ) from None
 
 
 def resolve_spec(
-    spec: str, folders: Sequence[Path], settings: Mapping[str, Mapping[str, Any]], overrides: Mapping[str, Any]
+    spec: str,
+    folders: Sequence[Path],
+    settings: Mapping[str, Mapping[str, Any]],
+    overrides: Mapping[str, Any],
 ) -> Entry:
     """An entry from what a person typed: `method`, `./file.py`, or `selector:method`.
 
@@ -267,9 +286,13 @@ def resolve_spec(
     loaded = load_submission(first, folders)
     selects = hasattr(loaded.submission.method, "choose")
     if selects and not colon:
-        raise SubmissionError(f"{first} is a selector and needs a base method", "", f"write {first}:grad_diff")
+        raise SubmissionError(
+            f"{first} is a selector and needs a base method", "", f"write {first}:grad_diff"
+        )
     if colon and not selects:
-        raise SubmissionError(f"{first} is no selector, so {spec!r} means nothing", "", f"write {second or first} alone")
+        raise SubmissionError(
+            f"{first} is no selector, so {spec!r} means nothing", "", f"write {second or first} alone"
+        )
     if not selects:
         return resolve(loaded, settings.get(loaded.name, {}), overrides)
     own = {k: v for k, v in overrides.items() if not k.startswith("base.")}
@@ -281,7 +304,9 @@ def resolve_spec(
 
 def optimizer_names() -> list[str]:
     """Names of all optimizers: the modules in `harness.optim`."""
-    return sorted(p.stem for p in (Path(__file__).parent / "optim").glob("*.py") if not p.stem.startswith("_"))
+    return sorted(
+        p.stem for p in (Path(__file__).parent / "optim").glob("*.py") if not p.stem.startswith("_")
+    )
 
 
 def task_names() -> list[str]:

@@ -24,9 +24,16 @@ NEEDED_DISK_GIB = 0.5
 COST_COLUMNS = {
     "cost.charged_s": MetricInfo("cost.charged_s", "lower", 0, None, "s", "Charged seconds of training."),
     "cost.updates": MetricInfo("cost.updates", "none", 0, None, "updates", "Optimizer steps made."),
-    "cost.peak_gib": MetricInfo("cost.peak_gib", "lower", 0, None, "GiB", "Peak memory of the training process."),
+    "cost.peak_gib": MetricInfo(
+        "cost.peak_gib", "lower", 0, None, "GiB", "Peak memory of the training process."
+    ),
     "cost.total_s": MetricInfo(
-        "cost.total_s", "lower", 0, None, "s", "Charged seconds of all trainings behind the row, tuning included."
+        "cost.total_s",
+        "lower",
+        0,
+        None,
+        "s",
+        "Charged seconds of all trainings behind the row, tuning included.",
     ),
 }
 
@@ -52,7 +59,10 @@ class Ready:
 
     def models(self, case: str, seed: int, roots: tuple[Path, ...], *, fetch: bool = True) -> dict[str, str]:
         """Role -> folder, with case and seed filled in, each one checked; hub models are fetched if `fetch` is true."""
-        return {role: path_of(filled(self.board, ref, case, seed), roots, fetch) for role, ref in self.board.models.items()}
+        return {
+            role: path_of(filled(self.board, ref, case, seed), roots, fetch)
+            for role, ref in self.board.models.items()
+        }
 
     @property
     def reference_roles(self) -> list[str]:
@@ -87,7 +97,9 @@ def board_ready(board: Board, workspace: Workspace, *, data_dir: str = "") -> Re
     metrics = _columns(board, task.metrics(), task.case_ids())
     free = shutil.disk_usage(workspace.root).free / 2**30
     if free < NEEDED_DISK_GIB:
-        raise InputError(f"{free:.2f} GiB free in {workspace.root}", f"a run needs {NEEDED_DISK_GIB} GiB", "free some disk")
+        raise InputError(
+            f"{free:.2f} GiB free in {workspace.root}", f"a run needs {NEEDED_DISK_GIB} GiB", "free some disk"
+        )
     return Ready(board, task, metrics, ref.data)
 
 
@@ -107,7 +119,9 @@ def described(board: Board, workspace: Workspace) -> Described:
     if known is None:
         ready = board_ready(board, workspace)
         return Described(board, ready.metrics, tuple(ready.cases()))
-    return Described(board, _columns(board, known.metrics, known.cases), board.cases or known.cases, known.hub)
+    return Described(
+        board, _columns(board, known.metrics, known.cases), board.cases or known.cases, known.hub
+    )
 
 
 def task_ref(board: Board, workspace: Workspace, data_dir: str = "") -> TaskRef:
@@ -122,7 +136,9 @@ def _columns(board: Board, metrics: Sequence[MetricInfo], cases: Sequence[str]) 
     for column in board.columns:
         name, _, case = column.partition("@")
         if name not in known:
-            raise BoardError(f"board {board.name}: no metric {name!r}", near(name, known), "see `uharness list metrics`")
+            raise BoardError(
+                f"board {board.name}: no metric {name!r}", near(name, known), "see `uharness list metrics`"
+            )
         if case and case not in cases:
             raise BoardError(f"board {board.name}: column {column!r} names no case", near(case, cases), "")
     for case in board.cases:
@@ -143,7 +159,9 @@ def data_path(data: str, workspace: Workspace) -> str:
             return str(candidate.resolve())
     if data.count("/") == 1 and not data.startswith((".", "/", "~")):
         return data
-    raise BoardError(f"data folder {data!r} does not exist", f"looked in {workspace.root}", "give an existing folder")
+    raise BoardError(
+        f"data folder {data!r} does not exist", f"looked in {workspace.root}", "give an existing folder"
+    )
 
 
 def entry_ready(entry: Entry, ready: Ready) -> None:
@@ -162,10 +180,11 @@ def entry_ready(entry: Entry, ready: Ready) -> None:
                     f"{current.name} needs {need!r}, which board {ready.board.name} does not supply",
                     near(need, supplied), "choose another board, or give the board what it needs",
                 )  # fmt: skip
-        if hasattr(current.method, "unlearn"):
-            if current.optimizer.name not in optimizer_names():
-                raise SubmissionError(f"no optimizer {current.optimizer.name!r}",
-                                      near(current.optimizer.name, optimizer_names()), "set optimizer.name")  # fmt: skip
+        name = current.optimizer.name
+        if hasattr(current.method, "unlearn") and name not in optimizer_names():
+            raise SubmissionError(
+                f"no optimizer {name!r}", near(name, optimizer_names()), "set optimizer.name"
+            )
         current = current.base
 
 
@@ -188,7 +207,9 @@ def threads() -> int:
     given = os.environ.get("UHARNESS_THREADS", "")
     if given:
         if not given.isdigit() or int(given) < 1:
-            raise InputError(f"UHARNESS_THREADS={given!r}", "it is a number of threads, 1 or more", "unset or correct it")
+            raise InputError(
+                f"UHARNESS_THREADS={given!r}", "it is a number of threads, 1 or more", "unset or correct it"
+            )
         return int(given)
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else (os.cpu_count() or 1)
 
@@ -207,7 +228,11 @@ def hardware() -> str:
     model = platform.processor() or platform.machine()
     info = Path("/proc/cpuinfo")
     if info.exists():
-        lines = [line.partition(":")[2].strip() for line in info.read_text().splitlines() if line.startswith("model name")]
+        lines = [
+            line.partition(":")[2].strip()
+            for line in info.read_text().splitlines()
+            if line.startswith("model name")
+        ]
         model = lines[0] if lines else model
     return f"cpu: {model} x {threads()}"
 

@@ -44,7 +44,10 @@ def make_record(spec: RunSpec, folder: Path, outcome: Outcome, drift: float | No
     selection = Selection(kind="proxy", proxy_rows=tuned["proxy_rows"], proxy_rows_in_probes=tuned["proxy_rows"]) \
         if tuned else Selection()  # fmt: skip
     notes = {name: folder / f"{name}.json" for name in ("encoder", "generator")}
-    env = {**preflight.environment(), **{name: read_json(path) for name, path in notes.items() if path.exists()}}
+    env = {
+        **preflight.environment(),
+        **{name: read_json(path) for name, path in notes.items() if path.exists()},
+    }
     return RunRecord(
         run_id=spec.run_id, board=spec.board.name, board_version=spec.board.board_version, entry=spec.entry,
         submission=spec.submission, title=spec.title, reference=spec.reference,

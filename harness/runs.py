@@ -78,7 +78,17 @@ class RunSpec(Spec):
 
     def input_hash(self) -> str:
         """Hash of what decides the outputs of the run's stages: contents, not the paths where they are."""
-        here = {"started", "run_id", "step_s", "seconds", "data", "models", "references", "threads", "generator"}
+        here = {
+            "started",
+            "run_id",
+            "step_s",
+            "seconds",
+            "data",
+            "models",
+            "references",
+            "threads",
+            "generator",
+        }
         return content_hash({**self.model_dump(mode="json", exclude=here), "generator": self.generator_kind})
 
     def write(self, folder: Path) -> None:
@@ -118,7 +128,11 @@ def mark_done(folder: Path, stage: str, key: str) -> None:
 
 def cut_case(case: Case, limit: int | None) -> Case:
     """The first `limit` rows of both sets; the case itself without a limit."""
-    return case if limit is None else dataclasses.replace(case, forget=case.forget[:limit], retain=case.retain[:limit])
+    return (
+        case
+        if limit is None
+        else dataclasses.replace(case, forget=case.forget[:limit], retain=case.retain[:limit])
+    )
 
 
 def cut_probes(probes: Sequence[Probe], limit: int | None) -> list[Probe]:

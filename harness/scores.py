@@ -95,7 +95,9 @@ def _curve(folder: Path, task: Task, case: Case, checks: Trajectory | None) -> p
     for k in range(len(points)):
         scored = task.score(case, Answers(answering.read(folder / "points" / str(k) / "answers")), {})
         for name, score in scored.items():
-            series.setdefault(name, [np.nan] * len(points))[k] = np.nan if score.value is None else score.value
+            series.setdefault(name, [np.nan] * len(points))[k] = (
+                np.nan if score.value is None else score.value
+            )
     series = {name: values for name, values in series.items() if not np.isnan(values).all()}
     if series:
         column = {k: np.array([p[k] for p in points]) for k in ("updates", "charged_s")}

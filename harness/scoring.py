@@ -85,12 +85,16 @@ def collate(
         labels = torch.as_tensor([[row.label] for row in rows], device=device)
         return Inputs(where, x, None, labels, torch.ones_like(labels, dtype=torch.bool), None, len(rows))
     if encoder is None:
-        raise InputError("texts need a tokenizer, and the model has none", "", "use a model folder with a tokenizer")
+        raise InputError(
+            "texts need a tokenizer, and the model has none", "", "use a model folder with a tokenizer"
+        )
     encoded = [encoder.encode(row) for row in rows if isinstance(row, TextRow)]
     return pad([e.ids for e in encoded], [e.start for e in encoded], encoder.pad_id, where, device)
 
 
-def pad(ids: Sequence[Sequence[int]], starts: Sequence[int], pad_id: int, index: Tensor, device: str) -> Inputs:
+def pad(
+    ids: Sequence[Sequence[int]], starts: Sequence[int], pad_id: int, index: Tensor, device: str
+) -> Inputs:
     """Token ids whose answers begin at `starts` (at least 1), as `Inputs` padded on the right."""
     width, first = max(map(len, ids)), max(min(starts), 1) - 1
     x = np.full((len(ids), width), pad_id, dtype=np.int64)
@@ -100,10 +104,22 @@ def pad(ids: Sequence[Sequence[int]], starts: Sequence[int], pad_id: int, index:
         x[i, : len(row)] = row
         real[i, : len(row)] = True
         answer[i, max(start, 1) : len(row)] = True
-    tensor = {name: torch.as_tensor(value, device=device) for name, value in
-              {"x": x, "real": real, "answer": answer, "labels": x[:, first + 1 :], "mask": answer[:, first + 1 :]}.items()}  # fmt: skip
+    arrays = {
+        "x": x,
+        "real": real,
+        "answer": answer,
+        "labels": x[:, first + 1 :],
+        "mask": answer[:, first + 1 :],
+    }
+    tensor = {name: torch.as_tensor(value, device=device) for name, value in arrays.items()}
     return Inputs(
-        index, tensor["x"], tensor["real"], tensor["labels"], tensor["mask"], tensor["answer"], int(real.sum())
+        index,
+        tensor["x"],
+        tensor["real"],
+        tensor["labels"],
+        tensor["mask"],
+        tensor["answer"],
+        int(real.sum()),
     )
 
 
@@ -161,14 +177,17 @@ def score(
     """Per-token scores of every row's target, in the order of `rows`.
 
     Identical rows go through the model once; texts are batched by length so that no batch is wider than
-    `batch_tokens` padded tokens (but at least one row; default: `BATCH_TOKENS`). The values do not depend on the batching (to 1e-4 in float32).
+    `batch_tokens` padded tokens (but at least one row; default: `BATCH_TOKENS`). The values do not depend on the
+    batching (to 1e-4 in float32).
     """
     if not rows:
         return _join([], [])
     if isinstance(rows[0], ArrayRow):
         return scores_from_logits(classify(model, rows), np.array([row.label for row in rows]))
     if encoder is None:
-        raise InputError("texts need a tokenizer, and the model has none", "", "use a model folder with a tokenizer")
+        raise InputError(
+            "texts need a tokenizer, and the model has none", "", "use a model folder with a tokenizer"
+        )
     encoded = [encoder.encode(row) for row in rows if isinstance(row, TextRow)]
     keys: list[packing.Key] = [(e.ids, max(e.start, 1)) for e in encoded]
     distinct = sorted(set(keys), key=lambda key: (len(key[0]), key))
@@ -200,14 +219,20 @@ def _passes(
 
     def plain(group: Sequence[packing.Key]) -> tuple[Tensor, Tensor]:
         device = str(next(model.parameters()).device)
-        inputs = pad([ids for ids, _ in group], [start for _, start in group], pad_id, torch.arange(len(group)), device)
+        inputs = pad(
+            [ids for ids, _ in group], [start for _, start in group], pad_id, torch.arange(len(group)), device
+        )
         out = forward(model, inputs)
         return out.logits[out.mask], out.labels[out.mask]
 
     if packing.usable(model, keys, pad_id, plain):
         head = model.get_output_embeddings()
         for packed in packing.batches(packing.packs(keys, packing.longest(model)), batch_tokens):
-            yield [key for pack in packed for key in pack.keys], *packing.hidden_states(model, packed, pad_id), head
+            yield (
+                [key for pack in packed for key in pack.keys],
+                *packing.hidden_states(model, packed, pad_id),
+                head,
+            )
     else:
         for group in _groups(keys, batch_tokens):
             yield group, *plain(group), None
@@ -286,7 +311,12 @@ def scores_from_logits(logits: np.ndarray, labels: np.ndarray) -> TokenScores:
     """One-token scores of class logits [rows, V]."""
     right, hit, mean, variance = reduce_logits(torch.as_tensor(logits), torch.as_tensor(labels))
     return TokenScores(
-        right, hit, np.zeros(len(labels), dtype=bool), mean, variance, np.arange(len(labels) + 1, dtype=np.int64)
+        right,
+        hit,
+        np.zeros(len(labels), dtype=bool),
+        mean,
+        variance,
+        np.arange(len(labels) + 1, dtype=np.int64),
     )
 
 

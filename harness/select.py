@@ -81,7 +81,9 @@ class Pool:
             if self.loaded.encoder is None:
                 found.append(float(scores.hit.mean()))
             else:
-                values = [v for v in extraction_strength_published(scores) if v is not None and not np.isnan(v)]
+                values = [
+                    v for v in extraction_strength_published(scores) if v is not None and not np.isnan(v)
+                ]
                 found.append(float(np.mean(values)))
         return float(np.hypot(found[0], 1.0 - found[1]))
 

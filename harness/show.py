@@ -26,7 +26,9 @@ def metrics_of(workspace: Workspace, board: Board) -> dict[str, MetricInfo]:
     return dict(preflight.described(board, workspace).metrics)
 
 
-def board_table(workspace: Workspace, store: Store, name: str, style: str, mark: frozenset[str] = frozenset()) -> None:
+def board_table(
+    workspace: Workspace, store: Store, name: str, style: str, mark: frozenset[str] = frozenset()
+) -> None:
     """Print a board's table; on a terminal with colours, else as plain text."""
     if style not in STYLES:
         raise InputError(f"no format {style!r}", near(style, STYLES), "")
@@ -39,7 +41,11 @@ def board_table(workspace: Workspace, store: Store, name: str, style: str, mark:
     else:
         sys.stdout.write(format_table(table, style))
     if mark and style == "table":
-        mine = [f"{row.rank if row.rank is not None else '-'}: {row.entry}" for row in table.rows if row.entry in mark]
+        mine = [
+            f"{row.rank if row.rank is not None else '-'}: {row.entry}"
+            for row in table.rows
+            if row.entry in mark
+        ]
         sys.stdout.write("just run: " + "; ".join(mine) + "\n")
 
 
@@ -57,7 +63,13 @@ def board_lines(workspace: Workspace) -> list[dict[str, Any]]:
     default = workspace.default_board()
     lines = []
     for name in workspace.board_names():
-        line: dict[str, Any] = {"name": name, "default": name == default, "task": "", "budget": "", "title": ""}
+        line: dict[str, Any] = {
+            "name": name,
+            "default": name == default,
+            "task": "",
+            "budget": "",
+            "title": "",
+        }
         try:
             board = workspace.board(name)
             line |= {"task": board.task.name, "budget": budget_text(board), "title": board.title,
@@ -82,7 +94,9 @@ def run_lines(records: Sequence[RunRecord]) -> list[str]:
     lines = []
     for r in records:
         spent = f"{r.charged_s:8.2f} s" if r.charged_s is not None else f"{'':10}"
-        lines.append(f"{r.run_id:44} {r.board:12} {r.case:10} {r.seed:4} {r.status:11} {spent}  {r.error}".rstrip())
+        lines.append(
+            f"{r.run_id:44} {r.board:12} {r.case:10} {r.seed:4} {r.status:11} {spent}  {r.error}".rstrip()
+        )
     return lines or ["no runs yet; start with `uharness submit grad_diff`"]
 
 
@@ -104,11 +118,14 @@ def run_text(record: RunRecord) -> str:
         f"updates    {record.updates}, {record.examples} examples, {record.tokens} tokens",
         f"memory     {number(record.peak_gib)} GiB", f"stopped    {record.stopped or '-'}",
         f"lanes      {', '.join(f'{k} {v:.2f} s' for k, v in sorted(record.lanes_s.items()))}",
-        f"config     {json.dumps(record.config, sort_keys=True)}", f"hashes     {json.dumps(record.hashes, sort_keys=True)}",
+        f"config     {json.dumps(record.config, sort_keys=True)}",
+        f"hashes     {json.dumps(record.hashes, sort_keys=True)}",
         f"made on    {record.env.get('hardware')}, {record.started}", "",
     ]  # fmt: skip
     for name, score in sorted(record.scores.items()):
-        lines.append(f"{name:34} {score.value!r}" if score.value is not None else f"{name:34} null: {score.why}")
+        lines.append(
+            f"{name:34} {score.value!r}" if score.value is not None else f"{name:34} null: {score.why}"
+        )
     return "\n".join(lines)
 
 
@@ -135,8 +152,9 @@ def method_lines(workspace: Workspace) -> list[dict[str, Any]]:
     for name, source in plugins.submission_names(workspace.submissions).items():
         try:
             s = plugins.load_submission(name, workspace.submissions).submission
+            kind = source.partition(":")[0] if ":" in source else "file"
             lines.append({"name": name, "title": s.title, "paper": s.paper, "goal": s.goal, "needs": list(s.needs),
-                          "reference": s.reference, "source": source.partition(":")[0] if ":" in source else "file"})  # fmt: skip
+                          "reference": s.reference, "source": kind})  # fmt: skip
         except UharnessError as error:
             lines.append({"name": name, "title": "broken", "paper": str(error), "goal": "", "needs": [],
                           "reference": False, "source": source})  # fmt: skip

@@ -83,7 +83,8 @@ def plan_runs(session: Session, ready: Ready, entry: Entry, seeds: Sequence[int]
                 overrides=dict(entry.overrides), config=dict(entry.config), case=case, seed=seed,
                 updates=ready.board.budget.updates, seconds=ready.board.budget.seconds, data=ready.data, models=paths,
                 hashes=hashes,
-                limit=session.limit, generator=session.generator, points=POINTS if session.trajectory else (), threads=preflight.threads(),
+                limit=session.limit, generator=session.generator, points=POINTS if session.trajectory else (),
+                threads=preflight.threads(),
                 started=datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
             )  # fmt: skip
             specs.append(spec.model_copy(update={"run_id": run_id(spec)}))
@@ -133,7 +134,9 @@ def locked(folder: Path) -> Iterator[None]:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
             raise InputError(
-                f"run {folder.name} is in progress in another process", "", "wait for it, or use --again for a new run"
+                f"run {folder.name} is in progress in another process",
+                "",
+                "wait for it, or use --again for a new run",
             ) from None
         yield
 
@@ -148,7 +151,9 @@ def execute(session: Session, ready: Ready, spec: RunSpec) -> RunRecord:
             clear(folder)
             old = None
         if old is not None:
-            spec = spec.model_copy(update={"seconds": old.seconds, "step_s": old.step_s, "started": old.started})
+            spec = spec.model_copy(
+                update={"seconds": old.seconds, "step_s": old.step_s, "started": old.started}
+            )
         try:
             if spec.seconds is None and spec.board.budget.kind == "reference_steps":
                 step = step_time(session, spec)
@@ -192,7 +197,10 @@ def unlearn(session: Session, spec: RunSpec, folder: Path) -> Outcome:
     label = f"{spec.submission} {spec.case} seed {spec.seed}"
     limits = Limits(spec.seconds, spec.board.budget.hang_s)
     outcome = run_stage(
-        "harness.worker:unlearn", folder, limits=limits, progress=lambda s: session.progress(f"{label}: train", s)
+        "harness.worker:unlearn",
+        folder,
+        limits=limits,
+        progress=lambda s: session.progress(f"{label}: train", s),
     )
     if outcome.kind == "timeout" and (kept := checkpoint_in_time(folder, spec)) is not None:
         shutil.copytree(folder / "checkpoint" / "model", folder / "model", dirs_exist_ok=True)
@@ -207,9 +215,8 @@ def unlearn(session: Session, spec: RunSpec, folder: Path) -> Outcome:
     return outcome
 
 
-def GRACE_CHARGED(spec: RunSpec) -> float:  # noqa: N802
+def GRACE_CHARGED(spec: RunSpec) -> float:
     """Charged seconds of a run that was ended from outside."""
-
     return GRACE * (spec.seconds or 0.0)
 
 
@@ -271,7 +278,11 @@ def step_time(session: Session, spec: RunSpec) -> float:
 
 
 def _calibrate(session: Session, spec: RunSpec, steps: int) -> float:
-    folder = session.workspace.build / "calibration" / f"{spec.board.name}-{content_hash(spec.started, 6)}-{spec.run_id}"
+    folder = (
+        session.workspace.build
+        / "calibration"
+        / f"{spec.board.name}-{content_hash(spec.started, 6)}-{spec.run_id}"
+    )
     spec.write(folder)
     write_json(folder / "steps.json", steps)
     outcome = run_stage("harness.worker:calibrate", folder, limits=Limits(hang_s=spec.board.budget.hang_s))
@@ -288,7 +299,14 @@ def measure_drift(session: Session, spec: RunSpec, folder: Path) -> float | None
         return None
     note = folder / "drift.json"
     if not note.exists():
-        write_json(note, {"step_s": _calibrate(session, spec.model_copy(update={"run_id": f"{spec.run_id}-drift"}), DRIFT_STEPS)})
+        write_json(
+            note,
+            {
+                "step_s": _calibrate(
+                    session, spec.model_copy(update={"run_id": f"{spec.run_id}-drift"}), DRIFT_STEPS
+                )
+            },
+        )
     return read_json(note)["step_s"] / spec.step_s - 1.0
 
 
@@ -299,12 +317,18 @@ def judge(session: Session, spec: RunSpec, folder: Path) -> Outcome:
     label = f"{spec.submission} {spec.case} seed {spec.seed}"
     from harness.answers import code_version
 
-    key = content_hash([spec.input_hash(), models.weights_hash(str(folder / "model")), code_version(), spec.references])
+    key = content_hash(
+        [spec.input_hash(), models.weights_hash(str(folder / "model")), code_version(), spec.references]
+    )
     for stage in ("answer", "score"):
         if stage == "answer" and done(folder, stage, key):
             continue
         session.progress(f"{label}: {stage}", None)
-        outcome = ask(spec, folder) if stage == "answer" else run_stage(f"harness.worker:{stage}", folder, limits=PATIENT)
+        outcome = (
+            ask(spec, folder)
+            if stage == "answer"
+            else run_stage(f"harness.worker:{stage}", folder, limits=PATIENT)
+        )
         if not outcome.ok:
             return Outcome("died", f"stage {stage}: {outcome.why}")
         mark_done(folder, stage, key)
@@ -328,7 +352,11 @@ def references(session: Session, ready: Ready, spec: RunSpec) -> dict[str, str]:
 def reference(session: Session, ready: Ready, spec: RunSpec, role: str) -> Path:
     """The answers of one role, cached by the hash of everything they depend on."""
     path, weights = spec.models[role], session.model_hash(spec.models[role])
-    refuse_same(spec.board.name, role, {f"model.{role}": weights, "model.target": session.model_hash(spec.models["target"])})
+    refuse_same(
+        spec.board.name,
+        role,
+        {f"model.{role}": weights, "model.target": session.model_hash(spec.models["target"])},
+    )
     key = preflight.reference_key(ready, spec.case, spec.seed, weights, spec.limit, spec.generator_kind)
     folder = session.workspace.build / "references" / key
     if not done(folder, "answer", key):
@@ -382,7 +410,9 @@ def rescore_run(session: Session, run: str, ready_of: Callable[[Board], Ready]) 
     found = sorted(session.workspace.runs.glob(f"*/{run}/run.json"))
     if not found:
         names = [p.parent.name for p in session.workspace.runs.glob("*/*/run.json")]
-        raise InputError(f"no run {run!r} under {session.workspace.runs}", near(run, names), "see `uharness run list`")
+        raise InputError(
+            f"no run {run!r} under {session.workspace.runs}", near(run, names), "see `uharness run list`"
+        )
     folder = found[0].parent
     if not (folder / "answers").is_dir():
         raise InputError(f"run {run} has no stored answers", f"it is in {folder}", "submit it again")

@@ -109,7 +109,9 @@ def run_stage(
 def _too_long(state: ClockState | None, limits: Limits, began: float) -> Outcome | None:
     now = time.monotonic()
     if state is not None and limits.seconds is not None and state.charged_at(now) > GRACE * limits.seconds:
-        return Outcome("timeout", f"still running at {GRACE} x its budget of {limits.seconds:.3g} s; ended from outside")
+        return Outcome(
+            "timeout", f"still running at {GRACE} x its budget of {limits.seconds:.3g} s; ended from outside"
+        )
     training = state is not None and state.running_since is not None
     if training and limits.seconds is not None:
         return None
@@ -156,6 +158,3 @@ def _child(function: str, folder: str) -> None:
         (Path(folder) / f"{name}.failure").write_text(f"{type(error).__name__}: {error}", encoding="utf-8")
         os._exit(1)
     os._exit(0)
-
-
-

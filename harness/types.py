@@ -35,7 +35,9 @@ Status = Literal["ok", "drift", "limited", "imported", "over_budget", "timeout",
 
 def content_hash(value: Any, length: int = 16) -> str:
     """SHA-256 of a JSON-able value in canonical form (sorted keys, no spaces), cut to `length` hex digits."""
-    text = json.dumps(value, sort_keys=True, separators=(",", ":"), ensure_ascii=False, allow_nan=False, default=str)
+    text = json.dumps(
+        value, sort_keys=True, separators=(",", ":"), ensure_ascii=False, allow_nan=False, default=str
+    )
     return hashlib.sha256(text.encode()).hexdigest()[:length]
 
 
@@ -601,9 +603,8 @@ class Submission:
     title: str = ""
     paper: str = ""
     authors: str = ""
-    optimizer: OptimizerSpec = OptimizerSpec()
+    optimizer: OptimizerSpec = field(default_factory=OptimizerSpec)
     search_space: Mapping[str, Sequence[Any]] = field(default_factory=dict)
     goal: Literal["remove", "suppress"] = "suppress"
     needs: tuple[str, ...] = ()
     reference: bool = False
-

@@ -31,7 +31,6 @@ from harness.scoring import token_logp
 from harness.types import Answers, Case, Generation, OptimizerSpec, Stop, Task
 
 
-
 def _sync() -> Callable[[], None]:
     return torch.cuda.synchronize if torch.cuda.is_available() else (lambda: None)
 
@@ -61,7 +60,9 @@ def _job(
     resources: dict[str, Callable[[], Any]] = {
         name: (lambda n=name: task.resource(n, case, spec.seed)) for name in task.resources()
     }
-    resources |= {f"model.{role}": (lambda p=path: _load(spec, p).model) for role, path in spec.models.items()}
+    resources |= {
+        f"model.{role}": (lambda p=path: _load(spec, p).model) for role, path in spec.models.items()
+    }
     resources = {name: supply for name, supply in resources.items() if name in needs}
     plan = Plan(spec.train_seed, spec.board.batch, optimizer, stop, spec.points, folder)
     generator = _generator(loaded)
@@ -146,7 +147,8 @@ def _report(spec: RunSpec, job: Job, status: str, error: str, peak: float | None
 def _finite(notes: list[Any]) -> list[Any]:
     """Numbers that are NaN or infinite as null, so that the file is JSON."""
     return [
-        {k: (v if not isinstance(v, float) or math.isfinite(v) else None) for k, v in note.items()} for note in notes
+        {k: (v if not isinstance(v, float) or math.isfinite(v) else None) for k, v in note.items()}
+        for note in notes
     ]
 
 
@@ -240,7 +242,9 @@ def write(folder: Path) -> None:
     if encoder is None or not probes:
         return
     most = max(p.max_tokens for p in probes)
-    with contextlib.closing(make(spec.generator, weights, encoder, dtype=board.dtype, max_tokens=most)) as generator:
+    with contextlib.closing(
+        make(spec.generator, weights, encoder, dtype=board.dtype, max_tokens=most)
+    ) as generator:
         answering.write(answering.generate(encoder, probes, generator), folder / "texts")
         write_json(folder / "generator.json", generator.describe())
 
@@ -282,7 +286,7 @@ def score(folder: Path) -> None:
 
     spec = RunSpec.read(folder)
     task, case = _case(spec)
-    references = {role: Answers(answering.read(Path(path) / "answers")) for role, path in spec.references.items()}
+    references = {
+        role: Answers(answering.read(Path(path) / "answers")) for role, path in spec.references.items()
+    }
     score_folder(folder, task, case, cut_probes(task.probes(case), spec.limit), references)
-
-

@@ -23,7 +23,7 @@ CONFIG = "uharness.toml"
 
 
 def bundled() -> Path:
-    """The folder with the package's own submissions/, leaderboards/ and site/ (the checkout, for an editable install)."""
+    """The folder with the package's own submissions/, leaderboards/ and site/; a checkout when installed editable."""
     package = Path(__file__).parent
     inside = package / "_bundled"
     return inside if inside.is_dir() else package.parent
@@ -97,7 +97,9 @@ class Workspace:
         if path.exists():
             settings = _read_toml(path)
             if unknown := sorted(set(settings) - {"default_board"}):
-                raise BoardError(f"{path}: unknown key {unknown[0]!r}", near(unknown[0], ["default_board"]), f"edit {path}")
+                raise BoardError(
+                    f"{path}: unknown key {unknown[0]!r}", near(unknown[0], ["default_board"]), f"edit {path}"
+                )
             return str(settings.get("default_board", DEFAULT_BOARD))
         return DEFAULT_BOARD
 
@@ -117,7 +119,9 @@ class Workspace:
         if name.endswith(".toml"):
             path = Path(name)
             if not path.exists():
-                raise BoardError(f"board file {name!r} does not exist", near(path.stem, self.board_names()), "")
+                raise BoardError(
+                    f"board file {name!r} does not exist", near(path.stem, self.board_names()), ""
+                )
             return path
         for folder in self.leaderboards:
             if (folder / f"{name}.toml").exists():
@@ -134,7 +138,9 @@ def load_board(path: Path) -> Board:
     except ValidationError as error:
         raise BoardError(f"{path}: {explain(error, Board)}", "", f"edit {path}") from None
     if board.name != path.stem:
-        raise BoardError(f"{path}: name is {board.name!r}", f"the file is called {path.name}", "make them the same")
+        raise BoardError(
+            f"{path}: name is {board.name!r}", f"the file is called {path.name}", "make them the same"
+        )
     return board
 
 
@@ -153,11 +159,17 @@ def explain(error: ValidationError, model: Any) -> str:
         inner = model
         for part in first["loc"][:-1]:
             annotation = inner.model_fields[str(part)].annotation if hasattr(inner, "model_fields") else None
-            options = [a for a in (annotation, *getattr(annotation, "__args__", ())) if hasattr(a, "model_fields")]
+            options = [
+                a for a in (annotation, *getattr(annotation, "__args__", ())) if hasattr(a, "model_fields")
+            ]
             inner = options[0] if options else None
         known = list(inner.model_fields) if inner is not None else []
         return f"unknown key {where!r} ({near(str(first['loc'][-1]), known)})"
     message = first["msg"].removeprefix("Value error, ")
-    shown = f" (got {first['input']!r})" if first["type"] != "missing" and not isinstance(first["input"], dict) else ""
+    shown = (
+        f" (got {first['input']!r})"
+        if first["type"] != "missing" and not isinstance(first["input"], dict)
+        else ""
+    )
     more = len(error.errors()) - 1
     return f"{where + ': ' if where else ''}{message}{shown}" + (f" (and {more} more)" if more else "")

@@ -15,7 +15,7 @@ from harness.scoring import token_logp
 
 @dataclass(frozen=True)
 class GradDiff:
-    """gamma x (minus NLL of forget) + alpha x NLL of retain, token means; weights 1 and 1 as open-unlearning has them."""
+    """gamma x (minus NLL of forget) + alpha x NLL of retain, token means; weights 1 and 1 as in open-unlearning."""
 
     gamma: float = 1.0
     alpha: float = 1.0

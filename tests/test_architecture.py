@@ -18,8 +18,21 @@ LEVELS = [
     {"errors"},
     {"types"},
     {"clock", "exact", "optim", "packing", "losses", "metrics", "parallel", "runs", "text", "reported"},
-    {"scoring", "batches", "generate", "modadd", "recordtables", "plugins", "workspace", "tasks", "intervals",
-     "fluency", "gradnorm", "logs", "logfiles"},
+    {
+        "scoring",
+        "batches",
+        "generate",
+        "modadd",
+        "recordtables",
+        "plugins",
+        "workspace",
+        "tasks",
+        "intervals",
+        "fluency",
+        "gradnorm",
+        "logs",
+        "logfiles",
+    },
     {"modadd_train", "models", "recordfiles", "tables", "answers", "supervise", "mini"},
     {"job", "recordlines", "database", "scores", "rank", "preflight"},
     {"loop", "select", "store", "markup", "charts", "site"},
@@ -31,7 +44,20 @@ LEVELS = [
 ]
 """From the bottom up: a module may import, at its top level, what stands in a line above it, or in its own."""
 
-LIGHT = {"types", "errors", "clock", "rank", "store", "plugins", "workspace", "runs", "preflight", "stages", "cli", "tasks"}
+LIGHT = {
+    "types",
+    "errors",
+    "clock",
+    "rank",
+    "store",
+    "plugins",
+    "workspace",
+    "runs",
+    "preflight",
+    "stages",
+    "cli",
+    "tasks",
+}
 """Modules that must not load torch."""
 
 HEAVY = ("torch", "vllm", "lm_eval", "duckdb", "transformers", "numpy", "pydantic", "pyarrow", "rich")
@@ -66,7 +92,9 @@ def test_imports_point_down(path: Path) -> None:
     if name == "__init__":
         return
     for other in top_level(path) - {name}:
-        assert level_of(other) <= level_of(name), f"harness.{name} imports harness.{other}, which stands above it"
+        assert level_of(other) <= level_of(name), (
+            f"harness.{name} imports harness.{other}, which stands above it"
+        )
 
 
 def test_the_order_names_no_module_that_is_gone() -> None:
@@ -93,7 +121,8 @@ def test_importing_the_package_loads_nothing_heavy() -> None:
 
 
 def test_help_loads_nothing_heavy() -> None:
-    code = "import sys; sys.argv = ['uharness', '--help']\nfrom harness.cli import main\ntry: main()\nexcept SystemExit: pass"
+    code = "import sys; sys.argv = ['uharness', '--help']\n"
+    code += "from harness.cli import main\ntry: main()\nexcept SystemExit: pass"
     assert loaded_by(code) <= {"rich"}
 
 
@@ -109,7 +138,17 @@ def test_only_the_store_speaks_sql() -> None:
 
 
 def test_only_the_stages_know_no_task_by_name() -> None:
-    for name in ("stages", "worker", "loop", "job", "scoring", "supervise", "recording", "answers", "preflight"):
+    for name in (
+        "stages",
+        "worker",
+        "loop",
+        "job",
+        "scoring",
+        "supervise",
+        "recording",
+        "answers",
+        "preflight",
+    ):
         text = (PACKAGE / f"{name}.py").read_text()
         assert not {"bma", "tofu"} & set(ast.dump(ast.parse(text)).lower().replace("'", " ").split()), name
 

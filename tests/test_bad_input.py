@@ -23,12 +23,18 @@ def refused(ran: Ran, *parts: str) -> None:
 
 
 def test_unknown_board(uharness: Command, workspace: Path) -> None:
-    refused(uharness("submit", "no_op", "--board", "bma-minn"), "no board 'bma-minn'", "did you mean bma-mini")
+    refused(
+        uharness("submit", "no_op", "--board", "bma-minn"), "no board 'bma-minn'", "did you mean bma-mini"
+    )
     refused(uharness("board", "show", "nothing"), "no board 'nothing'")
 
 
 def test_unknown_method(uharness: Command, workspace: Path) -> None:
-    refused(uharness("submit", "grad_dif", "--board", "tiny"), "no submission 'grad_dif'", "did you mean grad_diff")
+    refused(
+        uharness("submit", "grad_dif", "--board", "tiny"),
+        "no submission 'grad_dif'",
+        "did you mean grad_diff",
+    )
 
 
 def test_missing_submission_file(uharness: Command, workspace: Path) -> None:
@@ -42,7 +48,11 @@ def test_submission_with_a_syntax_error(uharness: Command, workspace: Path) -> N
 
 def test_submission_without_submission(uharness: Command, workspace: Path) -> None:
     (workspace / "submissions" / "mine.py").write_text("x = 1\n")
-    refused(uharness("submit", "mine", "--board", "tiny"), "defines no `submission`", "submission = Submission(method=...)")
+    refused(
+        uharness("submit", "mine", "--board", "tiny"),
+        "defines no `submission`",
+        "submission = Submission(method=...)",
+    )
 
 
 @pytest.mark.parametrize(
@@ -55,7 +65,9 @@ def test_submission_without_submission(uharness: Command, workspace: Path) -> No
 )
 def test_typo_in_a_board_file(uharness: Command, workspace: Path, line: str, parts: tuple[str, ...]) -> None:
     path = workspace / "leaderboards" / "tiny.toml"
-    path.write_text(f"{line}\n{path.read_text()}" if not line.startswith("[") else f"{path.read_text()}\n{line}\n")
+    path.write_text(
+        f"{line}\n{path.read_text()}" if not line.startswith("[") else f"{path.read_text()}\n{line}\n"
+    )
     refused(uharness("submit", "no_op", "--board", "tiny"), "tiny.toml", *parts)
 
 
@@ -89,18 +101,22 @@ def test_a_budget_of_nothing(uharness: Command, workspace: Path) -> None:
     write_board(workspace, "zero", budget="seconds = 0")
     refused(uharness("submit", "no_op", "--board", "zero"), "budget.seconds", "greater than 0")
     write_board(workspace, "both", budget="seconds = 1\nupdates = 1")
-    refused(uharness("submit", "no_op", "--board", "both"), "exactly one of seconds, reference_steps, updates")
+    refused(
+        uharness("submit", "no_op", "--board", "both"), "exactly one of seconds, reference_steps, updates"
+    )
 
 
 def test_a_need_that_the_board_does_not_supply(uharness: Command, workspace: Path) -> None:
     path = workspace / "leaderboards" / "tiny.toml"
-    path.write_text("\n".join(line for line in path.read_text().splitlines() if not line.startswith("retain =")))
+    path.write_text(
+        "\n".join(line for line in path.read_text().splitlines() if not line.startswith("retain ="))
+    )
     refused(uharness("submit", "retrain", "--board", "tiny"), "needs 'model.retain'", "model.target")
 
 
 def test_an_unknown_built_in_model(uharness: Command, workspace: Path) -> None:
     path = workspace / "leaderboards" / "tiny.toml"
-    path.write_text(path.read_text().replace("mini:bma/{case}\"", "mini:bma/X{case}\""))
+    path.write_text(path.read_text().replace('mini:bma/{case}"', 'mini:bma/X{case}"'))
     refused(uharness("submit", "no_op", "--board", "tiny"), "no built-in model 'bma/XM4'", "bma/M4")
 
 
@@ -169,7 +185,9 @@ def test_an_unknown_split(uharness: Command, workspace: Path, tmp_path: Path) ->
     refused(ran, "forget11", "forget10")
 
 
-def test_a_forget_split_with_the_wrong_retain_split(uharness: Command, workspace: Path, tmp_path: Path) -> None:
+def test_a_forget_split_with_the_wrong_retain_split(
+    uharness: Command, workspace: Path, tmp_path: Path
+) -> None:
     folder = data_folder(tmp_path)
     board = workspace / "leaderboards" / "wrong.toml"
     board.write_text(
@@ -187,13 +205,17 @@ def test_a_model_folder_without_a_tokenizer(uharness: Command, workspace: Path, 
     (model / "model.safetensors").write_bytes(b"")
     ran = uharness("evaluate", str(model), "--task", "tofu", "--split", "forget10", "--data-dir", str(data))
     refused(ran, "has no tokenizer")
-    ran = uharness("evaluate", str(tmp_path / "none"), "--task", "tofu", "--split", "forget10", "--data-dir", str(data))
+    ran = uharness(
+        "evaluate", str(tmp_path / "none"), "--task", "tofu", "--split", "forget10", "--data-dir", str(data)
+    )
     refused(ran, "does not exist")
 
 
 def test_a_hub_model_without_a_network(uharness: Command, workspace: Path, tmp_path: Path) -> None:
     data = data_folder(tmp_path)
-    ran = uharness("evaluate", "nobody/nothing", "--task", "tofu", "--split", "forget10", "--data-dir", str(data))
+    ran = uharness(
+        "evaluate", "nobody/nothing", "--task", "tofu", "--split", "forget10", "--data-dir", str(data)
+    )
     assert ran.code != 0
     last = ran.err.splitlines()[-1]
     assert "nobody/nothing" in last

@@ -23,7 +23,7 @@ from harness.text import Encoder
 from harness.types import Generator, Template, TextRow
 
 
-# --- the choice ----------------------------------------------------------------------------------------------
+# --- the choice ------------------------------------------------------------------------------------------
 def test_known_choices_are_accepted() -> None:
     choice.check("hf")
     choice.check("hf", trains=True)
@@ -117,7 +117,7 @@ def test_stop_ids_are_the_union_of_all_that_declare_them() -> None:
     assert stops.stop_ids(encoder, *configs, None, SimpleNamespace()) == {2, 3, 4}
 
 
-# --- a server ------------------------------------------------------------------------------------------------
+# --- a server --------------------------------------------------------------------------------------------
 QUESTIONS = ("Hi", "Who kept the light at Marl Point?", "light light", "Be brief, please.", "Hi")
 
 

@@ -53,12 +53,20 @@ def rows(count: int, label: int) -> list[ArrayRow]:
 
 
 def make_job(
-    seconds: float = 1.0, budget: float | None = 10.0, updates: int | None = None, *, optimizer: OptimizerSpec | None = None,
+    seconds: float = 1.0, budget: float | None = 10.0, updates: int | None = None, *,
+    optimizer: OptimizerSpec | None = None,
     batching: Batching | None = None, stop: Stop | None = None, folder: Path | None = None, spent: float = 0.0,
 ) -> tuple[Job, Now]:  # fmt: skip
     now = Now()
     clock = Clock(Allowance(None if updates else budget, updates), now=now, spent_s=spent)
-    plan = Plan(0, batching or Batching(effective="full"), optimizer or OptimizerSpec(lr=0.1, warmup=0), stop, (), folder)
+    plan = Plan(
+        0,
+        batching or Batching(effective="full"),
+        optimizer or OptimizerSpec(lr=0.1, warmup=0),
+        stop,
+        (),
+        folder,
+    )
     return Job(LoadedModel(Line(now, seconds), None), rows(8, 0), rows(12, 1), clock, plan), now
 
 
@@ -90,7 +98,10 @@ def test_a_step_that_costs_twice_as_much_gets_half_the_updates_and_a_whole_sched
         rates: list[float] = []
         optimizer = job.optimizer()
         step = optimizer.inner.step
-        optimizer.inner.step = lambda r=rates, s=step, o=optimizer: (r.append(o.inner.param_groups[0]["lr"]), s())[1]  # type: ignore[method-assign]
+        optimizer.inner.step = lambda r=rates, s=step, o=optimizer: (
+            r.append(o.inner.param_groups[0]["lr"]),
+            s(),
+        )[1]  # type: ignore[method-assign]
         with job.clock.lane("train"):
             fit(job, forget_loss(job), optimizer)
         seen[seconds] = (job.clock.updates, rates)
@@ -199,7 +210,9 @@ def test_an_unknown_resource_names_those_that_are_there() -> None:
     now = Now()
     clock = Clock(Allowance(seconds=1), now=now)
     plan = Plan(0, Batching(effective="full"), OptimizerSpec())
-    job = Job(LoadedModel(Line(now, 0), None), rows(1, 0), rows(1, 1), clock, plan, resources={"idk_answers": list})
+    job = Job(
+        LoadedModel(Line(now, 0), None), rows(1, 0), rows(1, 1), clock, plan, resources={"idk_answers": list}
+    )
     with pytest.raises(SubmissionError, match="idk_answers"):
         job.resource("idk_answer")
     assert job.resource("idk_answers") == []

@@ -9,7 +9,15 @@ from pathlib import Path
 import pytest
 
 from harness.errors import InputError, SubmissionError
-from harness.plugins import load_submission, load_task, parse_set, resolve, resolve_spec, settings_of, submission_names
+from harness.plugins import (
+    load_submission,
+    load_task,
+    parse_set,
+    resolve,
+    resolve_spec,
+    settings_of,
+    submission_names,
+)
 from harness.types import TaskRef, Template
 
 ROOT = Path(__file__).parent.parent
@@ -37,7 +45,16 @@ def write(folder: Path, text: str, name: str = "mine.py") -> str:
 
 def test_every_shipped_submission_loads_with_a_title() -> None:
     names = submission_names(FOLDERS)
-    assert {"grad_ascent", "grad_diff", "npo", "random_label", "dpo", "max_entropy", "retrain", "no_op"} <= set(names)
+    assert {
+        "grad_ascent",
+        "grad_diff",
+        "npo",
+        "random_label",
+        "dpo",
+        "max_entropy",
+        "retrain",
+        "no_op",
+    } <= set(names)
     for name in names:
         loaded = load_submission(name, FOLDERS)
         assert loaded.submission.title
@@ -140,6 +157,10 @@ def test_an_installed_package_offers_submissions(tmp_path: Path) -> None:
         "print(loaded.source, loaded.submission.title, load_source('halve', loaded.source).code == loaded.code)"
     )
     found = subprocess.run(
-        [sys.executable, "-c", code], capture_output=True, text=True, check=True, env={"PYTHONPATH": str(tmp_path / "lib")}
+        [sys.executable, "-c", code],
+        capture_output=True,
+        text=True,
+        check=True,
+        env={"PYTHONPATH": str(tmp_path / "lib")},
     )
     assert found.stdout.split() == ["entry:halve", "Halve", "True"]

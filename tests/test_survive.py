@@ -93,7 +93,9 @@ def test_a_mended_method_replaces_nothing_and_is_ranked(uharness: Command, works
     assert len(files) == 2  # another source is another entry
 
 
-def test_a_checkpoint_made_in_time_is_scored_when_the_method_never_ends(uharness: Command, workspace: Path) -> None:
+def test_a_checkpoint_made_in_time_is_scored_when_the_method_never_ends(
+    uharness: Command, workspace: Path
+) -> None:
     write_board(workspace, "tiny", budget="seconds = 1.0")
     write_method(workspace, "job.checkpoint()\nnext(job.model.parameters()).data.zero_()\ntime.sleep(1000)")
     assert uharness("submit", "bad", "--board", "tiny").code == 0
@@ -115,7 +117,15 @@ def test_an_interrupted_run_goes_on_with_what_was_left_of_its_budget(workspace: 
     """kill -9 in the middle of training; the second run has the rest of the budget and both end in one record."""
     write_board(workspace, "tiny", budget="seconds = 6.0")
     write_method(workspace, "while job.clock.remaining_s > 0: time.sleep(0.01)")
-    command = [sys.executable, "-c", "from harness.cli import main; main()", "submit", "bad", "--board", "tiny"]
+    command = [
+        sys.executable,
+        "-c",
+        "from harness.cli import main; main()",
+        "submit",
+        "bad",
+        "--board",
+        "tiny",
+    ]
     process = subprocess.Popen(command, cwd=workspace, stderr=subprocess.DEVNULL, stdout=subprocess.DEVNULL)
     from harness.clock import read_journal
 
@@ -140,8 +150,18 @@ def test_an_interrupted_run_goes_on_with_what_was_left_of_its_budget(workspace: 
 def test_ctrl_c_ends_the_stage_and_exits_130(workspace: Path) -> None:
     write_board(workspace, "tiny", budget="seconds = 60.0")
     write_method(workspace, "time.sleep(1000)")
-    command = [sys.executable, "-c", "from harness.cli import main; main()", "submit", "bad", "--board", "tiny"]
-    process = subprocess.Popen(command, cwd=workspace, stderr=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+    command = [
+        sys.executable,
+        "-c",
+        "from harness.cli import main; main()",
+        "submit",
+        "bad",
+        "--board",
+        "tiny",
+    ]
+    process = subprocess.Popen(
+        command, cwd=workspace, stderr=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    )
     deadline = time.monotonic() + 120
     while not list((workspace / "runs").glob("tiny/*/clock.bin")) and time.monotonic() < deadline:
         time.sleep(0.05)
@@ -157,7 +177,9 @@ def test_ctrl_c_ends_the_stage_and_exits_130(workspace: Path) -> None:
 def test_two_submissions_at_once_both_land(workspace: Path) -> None:
     command = [sys.executable, "-c", "from harness.cli import main; main()", "submit", "--board", "tiny"]
     both = [
-        subprocess.Popen([*command, name], cwd=workspace, stderr=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+        subprocess.Popen(
+            [*command, name], cwd=workspace, stderr=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+        )
         for name in ("random_label", "max_entropy")
     ]
     for process in both:

@@ -55,7 +55,9 @@ def test_two_methods_on_real_rows(uharness: Command, workspace: Path) -> None:
     assert prob["grad_diff"] < 0.1
     assert prob["npo"] < 0.4
     store = Store((workspace / "leaderboards",), workspace / "build/uharness.duckdb")
-    _, rows = store.query("SELECT submission, value FROM scores JOIN runs USING (run_id) WHERE metric = 'forget.prob'")
+    _, rows = store.query(
+        "SELECT submission, value FROM scores JOIN runs USING (run_id) WHERE metric = 'forget.prob'"
+    )
     assert dict(rows) == prob
     assert uharness("site", "build").code == 0
     for record in records:
@@ -70,7 +72,16 @@ def test_two_methods_on_real_rows(uharness: Command, workspace: Path) -> None:
 
 def test_evaluate_prints_what_the_public_evaluator_computed(uharness: Command, workspace: Path) -> None:
     ran = uharness(
-        "evaluate", str(TINY), "--task", "tofu", "--split", "forget10", "--data-dir", str(TINY / "data"), "--json", "o.json"
+        "evaluate",
+        str(TINY),
+        "--task",
+        "tofu",
+        "--split",
+        "forget10",
+        "--data-dir",
+        str(TINY / "data"),
+        "--json",
+        "o.json",
     )
     assert ran.code == 0, ran.err
     report = json.loads((workspace / "o.json").read_text())
@@ -81,7 +92,8 @@ def test_evaluate_prints_what_the_public_evaluator_computed(uharness: Command, w
         "mia_zlib": "mia.zlib.auc", "mia_min_k": "mia.min_k.auc", "mia_min_k_plus_plus": "mia.min_k_pp.auc",
         "retain_prob": "retain.prob", "retain_rouge": "retain.rougeL_recall", "retain_tr": "retain.truth_ratio",
         "ra_prob_norm": "real_authors.prob", "ra_rouge": "real_authors.rougeL_recall",
-        "ra_tr": "real_authors.truth_ratio", "wf_prob_norm": "world_facts.prob", "wf_rouge": "world_facts.rougeL_recall",
+        "ra_tr": "real_authors.truth_ratio", "wf_prob_norm": "world_facts.prob",
+        "wf_rouge": "world_facts.rougeL_recall",
         "wf_tr": "world_facts.truth_ratio", "model_utility": "model_utility",
     }  # fmt: skip
     for theirs, ours in ids.items():
@@ -90,14 +102,19 @@ def test_evaluate_prints_what_the_public_evaluator_computed(uharness: Command, w
     assert [r["id"] for r in rows] == [f"forget10/{i}" for i in range(40)]
     same = 0
     for i, row in enumerate(rows):
-        each = {k: expected["per_row"][k][str(i)] for k in ("forget_prob", "forget_es", "forget_em", "forget_rouge")}
+        each = {
+            k: expected["per_row"][k][str(i)]
+            for k in ("forget_prob", "forget_es", "forget_em", "forget_rouge")
+        }
         assert row["forget.loss"] == pytest.approx(each["forget_prob"]["avg_loss"], abs=1e-4)
         assert row["forget.es.published"] == pytest.approx(each["forget_es"]["score"], abs=1e-12)
         assert row["forget.em.published"] == pytest.approx(each["forget_em"]["score"], abs=1e-6)
         assert row["mia.min_k"] == pytest.approx(mia(expected, "mia_min_k", i), abs=1e-4)
         if row["answer"] == each["forget_rouge"]["generation"]:
             same += 1
-            assert row["forget.rougeL_recall"] == pytest.approx(each["forget_rouge"]["rougeL_recall"], abs=1e-6)
+            assert row["forget.rougeL_recall"] == pytest.approx(
+                each["forget_rouge"]["rougeL_recall"], abs=1e-6
+            )
     assert same >= 0.95 * len(rows)
 
 

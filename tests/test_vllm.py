@@ -1,4 +1,4 @@
-"""vLLM itself against the loop of our own: the same ids in, the same texts out. `make test-vllm` runs these."""
+"""vLLM against our own loop: the same ids in, the same texts out. `make test-vllm` runs these."""
 
 from __future__ import annotations
 
@@ -50,8 +50,8 @@ def trained(encoder: Encoder) -> Any:
     torch.manual_seed(0)
     shape = LlamaConfig(
         vocab_size=len(encoder.tokenizer), hidden_size=64, intermediate_size=96, num_hidden_layers=2,
-        num_attention_heads=2, num_key_value_heads=1, max_position_embeddings=64, bos_token_id=1, eos_token_id=2,
-        pad_token_id=0,
+        num_attention_heads=2, num_key_value_heads=1, max_position_embeddings=64,
+        bos_token_id=1, eos_token_id=2, pad_token_id=0,
     )  # fmt: skip
     model = LlamaForCausalLM(shape)
     rows = [encoder.encode(TextRow(str(i), q, a)) for i, (q, a) in enumerate(PAIRS)]
@@ -204,7 +204,7 @@ def test_a_head_size_that_vllm_has_not_is_refused_before_anything_is_loaded(tmp_
         VLLMGenerator(str(tmp_path), encoder)
 
 
-# --- from one end to the other ------------------------------------------------------------------------------------
+# --- from one end to the other ---------------------------------------------------------------------------
 TEXTS = ("rougeL_recall", "rougeL_f1", "rouge1_recall", "empty", "hit_limit")
 
 
