@@ -18,7 +18,7 @@ $(VENV)/ready: pyproject.toml constraints.txt
 	touch $@
 
 demo: install
-	$(BIN)/uharness submit no_op retrain random_label dpo max_entropy grad_ascent grad_diff --board bma-mini
+	$(BIN)/uharness submit no_op retrain random_label dpo max_entropy grad_ascent --board bma-mini
 	$(BIN)/uharness site build
 
 test: lint types unit
@@ -48,10 +48,10 @@ test-vllm: $(VLLM)/ready
 benchmarks: install
 	for f in benchmarks/*.py; do echo "== $$f"; $(BIN)/python $$f || exit 1; done
 
-# minutes to an hour: rebuilds every built-in model from nothing and checks it
+# minutes to an hour: rebuilds every built-in model from nothing and checks it; the last output is docs/soak.txt
 soak: install
-	$(BIN)/uharness mini build --out build/mini/bma
-	$(BIN)/uharness mini check --folder build/mini/bma
+	$(BIN)/uharness mini build --out build/mini
+	$(BIN)/uharness mini check --folder build/mini
 
 clean:
 	rm -rf $(VENV) $(VLLM) build runs
