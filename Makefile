@@ -28,7 +28,7 @@ lint: install
 	$(BIN)/ruff format --check .
 
 types: install
-	$(BIN)/pyright
+	$(BIN)/pyright --pythonpath $(BIN)/python
 
 unit: install
 	$(BIN)/pytest -q -m "not vllm"

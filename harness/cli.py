@@ -475,31 +475,50 @@ def site_build(
 
 
 # --- mini -----------------------------------------------------------------------------------------------------------
+def _weights(given: str, family: str) -> Path:
+    from harness.models import MINI
+
+    if given:
+        return Path(given)
+    return MINI if family != "bma-full" else _workspace().build / "mini"
+
+
 @mini_app.command("build")
 def mini_build(
     names: Annotated[
         list[str] | None, typer.Argument(help="Only these models of the family; all without.")
     ] = None,
-    family: Annotated[str, typer.Option("--family", help="bma or language; both without.")] = "",
-    out: Annotated[str, typer.Option("--out", help="Weights folder to write; default: the package's.")] = "",
+    family: Annotated[
+        str, typer.Option("--family", help="bma, language, or bma-full; the first two without.")
+    ] = "",
+    out: Annotated[
+        str,
+        typer.Option(
+            "--out", help="Weights folder to write; default: the package's, for bma-full build/mini."
+        ),
+    ] = "",
 ) -> None:
     """Train the built-in models anew; those that are there and unchanged are skipped."""
     from harness.mini import families
-    from harness.models import MINI
+    from harness.progress import progress
 
-    families.build(Path(out) if out else MINI, family, progress=_say, names=names or ())
+    with progress() as show:
+        families.build(
+            _weights(out, family), family, progress=lambda text: show(text, None), names=names or ()
+        )
 
 
 @mini_app.command("check")
 def mini_check(
-    family: Annotated[str, typer.Option("--family", help="bma or language; both without.")] = "",
+    family: Annotated[
+        str, typer.Option("--family", help="bma, language, or bma-full; the first two without.")
+    ] = "",
     folder: Annotated[str, typer.Option("--folder", help="Weights folder; default: the package's.")] = "",
 ) -> None:
     """Check the built-in models: whether each has learnt what it should, and nothing else."""
     from harness.mini import families
-    from harness.models import MINI
 
-    checks = families.check(Path(folder) if folder else MINI, family)
+    checks = families.check(_weights(folder, family), family)
     for c in checks:
         measured = "" if c.value is None else f": {c.value:.6g}"
         typer.echo(f"{'ok  ' if c.ok else 'FAIL'}  {c.name:14} {c.criterion}{measured}")

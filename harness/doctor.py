@@ -82,7 +82,9 @@ def _board(workspace: Workspace, name: str) -> str:
     absent = [*known.hub, *_absent_models(workspace, known)]
     count = f"{len(known.cases)} case(s), {len(board.seeds)} seed(s), {len(known.metrics)} metrics"
     return f"{count}; " + (
-        f"needs the hub for {', '.join(absent)}" if absent else "data and models are there"
+        f"needs the hub (or `uharness mini build`) for {', '.join(absent)}"
+        if absent
+        else "data and models are there"
     )
 
 
@@ -94,10 +96,15 @@ def _absent_models(workspace: Workspace, known: preflight.Described) -> list[str
         try:
             preflight.path_of(reference, workspace.roots, fetch=False)
         except ModelError:
-            if not models.is_hub_id(reference):
+            if not models.is_hub_id(reference) and not _to_be_built(reference):
                 raise
             absent.append(reference)
     return absent
+
+
+def _to_be_built(reference: str) -> bool:
+    """Whether a reference means a built-in model of a family that does not come with the package."""
+    return reference.startswith("mini:") and not (models.MINI / reference[5:].split("/")[0]).exists()
 
 
 def _database(workspace: Workspace) -> str:

@@ -43,11 +43,14 @@ def resolve(reference: str, roots: tuple[Path, ...] = (), *, fetch: bool = True)
     """
     if reference.startswith("mini:"):
         name = reference.removeprefix("mini:")
-        folder = MINI / name
-        if not (folder / "config.json").exists():
-            known = [str(p.parent.relative_to(MINI)) for p in MINI.glob("**/config.json")]
-            raise ModelError(f"no built-in model {name!r}", near(name, known), "run `uharness mini build`")
-        return str(folder)
+        places = (MINI, *(root / "build" / "mini" for root in roots))
+        for place in places:
+            if (place / name / "config.json").exists():
+                return str((place / name).resolve())
+        known = [str(p.parent.relative_to(place)) for place in places for p in place.glob("**/config.json")]
+        family = name.split("/")[0]
+        todo = f"run `uharness mini build --family {family}`" if family == "bma-full" else "name one of these"
+        raise ModelError(f"no built-in model {name!r}", near(name, known), todo)
     given = Path(reference).expanduser()
     candidates = [given] if given.is_absolute() else [root / given for root in (*roots, Path.cwd())]
     for candidate in candidates:

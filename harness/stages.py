@@ -19,7 +19,6 @@ from pathlib import Path
 from typing import Any
 
 from harness import models, preflight
-from harness.clock import ClockState
 from harness.errors import InputError, ReferenceError_, RunError, near
 from harness.generate import choice
 from harness.plugins import Entry
@@ -36,7 +35,8 @@ PATIENT = Limits(hang_s=24 * 3600.0)
 CALIBRATION_STEPS, DRIFT_STEPS = 12, 6
 POINTS = tuple(k / 10 for k in range(1, 11))
 
-Progress = Callable[[str, "ClockState | None"], None]
+Progress = Callable[..., None]
+"""Called with a text, a clock's state or None, and the budget where there is one; see `harness.progress.Show`."""
 
 
 @dataclass
@@ -45,7 +45,7 @@ class Session:
 
     workspace: Workspace
     store: Store
-    progress: Progress = lambda _text, _state: None
+    progress: Progress = lambda _text, _state, _budget=None: None
     limit: int | None = None
     trajectory: bool = False
     again: bool = False
@@ -200,7 +200,7 @@ def unlearn(session: Session, spec: RunSpec, folder: Path) -> Outcome:
         "harness.worker:unlearn",
         folder,
         limits=limits,
-        progress=lambda s: session.progress(f"{label}: train", s),
+        progress=lambda s: session.progress(f"{label}: train", s, spec.seconds or -float(spec.updates or 0)),
     )
     if outcome.kind == "timeout" and (kept := checkpoint_in_time(folder, spec)) is not None:
         shutil.copytree(folder / "checkpoint" / "model", folder / "model", dirs_exist_ok=True)

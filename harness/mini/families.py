@@ -12,8 +12,10 @@ from typing import Any
 
 from harness.errors import ModelError, near
 
-FAMILIES = {"bma": "bma", "language": ""}
-"""Module below `harness.mini` -> its folder below the weights folder (`language`: the folder itself)."""
+FAMILIES = {"bma": ("bma", "bma"), "language": ("language", ""), "bma-full": ("bma", "bma-full")}
+"""Family -> (module below `harness.mini`, folder below the weights folder; empty is the folder itself)."""
+SHIPPED = ("bma", "language")
+"""What comes with the package; `bma-full` is the paper's size and takes hours a model, or a GPU."""
 
 
 def build(
@@ -23,7 +25,7 @@ def build(
 
     Args:
         folder: the weights folder.
-        family: one of `FAMILIES`, or empty for all.
+        family: one of `FAMILIES`, or empty for all that are shipped.
         progress: told in one line what happens.
         names: only these models; all without. They need a family.
 
@@ -36,8 +38,8 @@ def build(
         )
     made: list[str] = []
     for name in _chosen(family):
-        module: Any = importlib.import_module(f"harness.mini.{name}")
-        made += module.build(folder / FAMILIES[name], progress=progress, which=names or None)
+        module, place = _module(name)
+        made += module.build(folder / place, progress=progress, which=names or None, **_world(name))
     return tuple(made)
 
 
@@ -45,8 +47,22 @@ def check(folder: Path, family: str) -> list[Any]:
     """(name, criterion, value, ok) of every criterion of one family, or of all."""
     found: list[Any] = []
     for name in _chosen(family):
-        found += importlib.import_module(f"harness.mini.{name}").check(folder / FAMILIES[name])
+        module, place = _module(name)
+        found += module.check(folder / place, **_world(name))
     return found
+
+
+def _module(family: str) -> tuple[Any, str]:
+    module, place = FAMILIES[family]
+    return importlib.import_module(f"harness.mini.{module}"), place
+
+
+def _world(family: str) -> dict[str, Any]:
+    if family != "bma-full":
+        return {}
+    from harness.mini.bma_worlds import FULL
+
+    return {"world": FULL}
 
 
 def _chosen(family: str) -> tuple[str, ...]:
@@ -54,4 +70,4 @@ def _chosen(family: str) -> tuple[str, ...]:
         raise ModelError(
             f"no family of built-in models {family!r}", near(family, FAMILIES), "name one of these"
         )
-    return (family,) if family else tuple(FAMILIES)
+    return (family,) if family else SHIPPED
