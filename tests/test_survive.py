@@ -201,6 +201,7 @@ def test_the_same_run_in_two_processes_is_told(uharness: Command, workspace: Pat
     (folder,) = (workspace / "runs/tiny").glob("random_label-*")
     for path in (workspace / "leaderboards/tiny/results").iterdir():
         path.unlink()
+    (folder / "record.json").unlink()
     with (folder / "lock").open("w") as file:
         fcntl.flock(file, fcntl.LOCK_EX)
         ran = uharness("submit", "random_label", "--board", "tiny")
