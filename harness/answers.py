@@ -162,7 +162,7 @@ def trajectory(checks: Sequence[Mapping[str, float]]) -> Trajectory | None:
     if not checks:
         return None
     names = [k for k in checks[0] if k not in ("updates", "charged_s")]
-    column = {k: np.array([c[k] for c in checks]) for k in ("updates", "charged_s", *names)}
+    column = {k: np.array([c[k] for c in checks], dtype=np.float64) for k in ("updates", "charged_s", *names)}
     return Trajectory(column["updates"], column["charged_s"], {k: column[k] for k in names})
 
 

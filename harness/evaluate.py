@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from harness import models, preflight, stages
+from harness import preflight, stages
 from harness.answers import answers_of, read
 from harness.errors import InputError, ReferenceError_, RunError, near
 from harness.generate import choice
@@ -54,8 +54,7 @@ def evaluate(
         reference: a model that was made without the forget rows, or a run whose answers are there; the board's own
             retain model by default.
     """
-    path = models.resolve(model, session.workspace.roots)
-    models.check(path, needs_tokenizer=models.model_type(path) != models.OWN_TYPE)
+    path = preflight.path_of(model, session.workspace.roots)
     choice.check_models(session.generator, [path])
     case, seed = _case_of(ready, case), seed if seed is not None else ready.board.seeds[0]
     spec = _spec(session, ready, path, case, seed)
@@ -97,17 +96,14 @@ def _spec(session: Session, ready: Ready, path: str, case: str, seed: int) -> Ru
 
 def _references(session: Session, ready: Ready, spec: RunSpec, reference: str) -> dict[str, Path]:
     if not reference:
-        if "retain" not in ready.board.models or ready.board.name == "adhoc":
+        if "retain" not in ready.reference_roles:
             return {}
-        reference = ready.board.models["retain"].format(case=spec.case, seed=spec.seed)
-        if not any("retain" in m.roles for m in ready.metrics.values()):
-            return {}
+        reference = preflight.filled(ready.board, ready.board.models["retain"], spec.case, spec.seed)
     run = session.workspace.runs
     found = sorted(run.glob(f"*/{reference}/answers")) if run.is_dir() and "/" not in reference else []
     if found:
         return {"retain": _run_reference(found[0].parent, ready, spec, session)}
-    path = models.resolve(reference, session.workspace.roots)
-    models.check(path, needs_tokenizer=models.model_type(path) != models.OWN_TYPE)
+    path = preflight.path_of(reference, session.workspace.roots)
     roles = spec.model_copy(update={"models": {**spec.models, "retain": path}})
     return {"retain": stages.reference(session, ready, roles, "retain")}
 

@@ -78,7 +78,7 @@ class Job:
         parallel: Parallel | None = None,
     ) -> None:
         self.loaded, self.encoder = loaded, loaded.encoder
-        self.model: nn.Module = loaded.model.eval()
+        self.model: nn.Module = (parallel or SingleProcess()).wrap(loaded.model.eval())
         self.tokenizer = loaded.encoder.tokenizer if loaded.encoder is not None else None
         self.forget, self.retain = forget, retain
         self.seed, self.clock, self.plan = plan.seed, clock, plan
@@ -272,6 +272,7 @@ class Job:
             self.model.load_state_dict(kept.model.state_dict())
             optimizer.inner.load_state_dict(state["optimizer"])
             self.seen.examples, self.seen.tokens = state["examples"], state["tokens"]
+            self.seen.checks, self.seen.points = state["checks"], state["points"]
             self.clock.updates = state["updates"]
             self._checkpointed_s = self.clock.lanes_s.get("train", 0.0)
         return True
@@ -285,7 +286,8 @@ class Job:
             "optimizer": optimizer.inner.state_dict(),
             "updates": self.clock.updates,
         }
-        self.checkpoint({**state, "examples": self.seen.examples, "tokens": self.seen.tokens})
+        counted = {"examples": self.seen.examples, "tokens": self.seen.tokens}
+        self.checkpoint({**state, **counted, "checks": self.seen.checks, "points": self.seen.points})
 
 
 class Scheduled:

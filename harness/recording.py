@@ -10,6 +10,7 @@ from typing import Any
 import pyarrow.parquet as pq
 
 from harness import preflight
+from harness.clock import read_journal
 from harness.runs import RunSpec, read_json, write_json
 from harness.store import Store
 from harness.supervise import Outcome
@@ -21,7 +22,9 @@ DRIFT = 0.2
 
 def make_record(spec: RunSpec, folder: Path, outcome: Outcome, drift: float | None) -> RunRecord:
     """The record of a run, however it ended."""
-    note = read_json(folder / "unlearn.json") if (folder / "unlearn.json").exists() else {}
+    note = (
+        read_json(folder / "unlearn.json") if (folder / "unlearn.json").exists() else _spent(folder, outcome)
+    )
     scored = read_json(folder / "scores.json") if outcome.ok and (folder / "scores.json").exists() else {}
     status, error = note.get("status", "failed"), note.get("error", "")
     if not outcome.ok:
@@ -37,15 +40,23 @@ def make_record(spec: RunSpec, folder: Path, outcome: Outcome, drift: float | No
     scores |= _cost_scores(note)
     tuned = read_json(folder / "select.json") if (folder / "select.json").exists() else {}
     ledger = Ledger(
-        trainings=note.get("trainings", 0 if spec.submission == "" else 1), full_evaluations=1 if scored else 0,
+        trainings=note.get("trainings", 1), full_evaluations=1 if scored else 0,
         proxy_evaluations=tuned.get("proxy_evaluations", 0), charged_s=note.get("charged_s") or 0.0,
         gpu_hours=(note.get("charged_s") or 0.0) / 3600 if note.get("peak_kind") == "cuda" else 0.0,
     )  # fmt: skip
-    selection = Selection(kind="proxy", proxy_rows=tuned["proxy_rows"], proxy_rows_in_probes=tuned["proxy_rows"]) \
-        if tuned else Selection()  # fmt: skip
+    selection = (
+        Selection(
+            kind="proxy",
+            proxy_rows=len(tuned["proxy_rows"]),
+            proxy_rows_in_probes=scored.get("proxy_rows_in_probes", 0),
+        )
+        if tuned
+        else Selection()
+    )
     notes = {name: folder / f"{name}.json" for name in ("encoder", "generator")}
+    made = folder / "env.json"
     env = {
-        **preflight.environment(),
+        **(read_json(made) if made.exists() else preflight.environment()),
         **{name: read_json(path) for name, path in notes.items() if path.exists()},
     }
     return RunRecord(
@@ -60,6 +71,15 @@ def make_record(spec: RunSpec, folder: Path, outcome: Outcome, drift: float | No
         peak_gib=note.get("peak_gib"), stopped=note.get("stopped", ""), ledger=ledger, selection=selection,
         scores=scores, status=status, error=error,
     )  # fmt: skip
+
+
+def _spent(folder: Path, outcome: Outcome) -> dict[str, Any]:
+    """What is known of a training that left no note: what its clock showed at the last sign of life, or at its end."""
+    state = read_journal(folder / "clock.bin")
+    if state is None:
+        return {}
+    charged = state.spent_s if outcome.charged_s is None else outcome.charged_s
+    return {"charged_s": charged, "updates": state.updates}
 
 
 def _cost_scores(note: Mapping[str, Any]) -> dict[str, ScoreRecord]:

@@ -33,9 +33,17 @@ MOST_INVALID = 0.01
 
 
 def score_folder(
-    folder: Path, task: Task, case: Case, probes: Sequence[Probe], references: Mapping[str, Answers]
+    folder: Path,
+    task: Task,
+    case: Case,
+    probes: Sequence[Probe],
+    references: Mapping[str, Answers],
+    proxy_rows_in_probes: int = 0,
 ) -> None:
-    """Write scores.json, rows.parquet and trajectory.parquet of a run folder."""
+    """Write scores.json, rows.parquet and trajectory.parquet of a run folder.
+
+    `proxy_rows_in_probes` is kept beside the scores: how many rows that a selector judged by are asked here too.
+    """
     answers = answering.answers_of(folder)
     scores = task.score(case, answers, references)
     problem = invalid(answers)
@@ -44,7 +52,10 @@ def score_folder(
     curve = _curve(folder, task, case, answers.trajectory)
     if curve is not None:
         pq.write_table(curve, folder / "trajectory.parquet", compression="zstd")
-    write_json(folder / "scores.json", {"scores": score_json(scores), "invalid": problem})
+    write_json(
+        folder / "scores.json",
+        {"scores": score_json(scores), "invalid": problem, "proxy_rows_in_probes": proxy_rows_in_probes},
+    )
 
 
 def score_json(scores: Mapping[str, Score]) -> dict[str, dict[str, Any]]:

@@ -20,7 +20,7 @@ import numpy as np
 from harness.models import LoadedModel, save
 from harness.plugins import load_source, resolve
 from harness.runs import RunSpec, read_json, write_json
-from harness.types import Case, Row, Task
+from harness.types import Case, Row, Task, TextRow, content_hash
 
 
 @dataclass(frozen=True)
@@ -104,8 +104,14 @@ def run_selector(
     pool = Pool(load(spec, spec.models["target"]), folders, *rows, lambda path: load(spec, path))
     selector.choose(pool)
     save(pool.loaded, folder / "model")
-    note = {"proxy_evaluations": pool.proxy_evaluations, "proxy_rows": len(rows[0]) + len(rows[1])}
+    seen = sorted(row_key(row) for side in rows for row in side)
+    note = {"proxy_evaluations": pool.proxy_evaluations, "proxy_rows": seen}
     write_json(folder / "select.json", note)
+
+
+def row_key(row: Row) -> str:
+    """What makes two rows the same, whichever file they come from: the texts, or an array row's id."""
+    return content_hash([row.prompt, row.target]) if isinstance(row, TextRow) else row.id
 
 
 def selector_of(spec: RunSpec) -> Any:

@@ -169,6 +169,7 @@ def method_text(workspace: Workspace, name: str) -> str:
     lines = [f"{name}: {s.title}", about, f"paper: {s.paper or '-'}", f"needs: {', '.join(s.needs) or '-'}",
              f"goal: {s.goal}", "settings (--set KEY=VALUE):"]  # fmt: skip
     lines += [f"  {key} = {json.dumps(value, default=str)}" for key, value in plugins.settings_of(s).items()]
+    lines += [f"  try {key} = {json.dumps(list(values))}" for key, values in s.search_space.items()]
     return "\n".join(lines)
 
 

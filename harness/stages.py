@@ -26,7 +26,7 @@ from harness.preflight import Ready
 from harness.recording import make_record, save_record
 from harness.runs import RunSpec, Source, done, mark_done, read_json, write_json
 from harness.store import Store
-from harness.supervise import GRACE, Limits, Outcome, run_stage
+from harness.supervise import Limits, Outcome, run_stage
 from harness.types import Board, RunRecord, content_hash
 from harness.workspace import Workspace
 
@@ -162,6 +162,8 @@ def execute(session: Session, ready: Ready, spec: RunSpec) -> RunRecord:
                 )
             spec = spec.model_copy(update={"references": references(session, ready, spec)})
             spec.write(folder)
+            if not (folder / "env.json").exists():
+                write_json(folder / "env.json", preflight.environment())
             outcome = train(session, spec, folder)
             drift = measure_drift(session, spec, folder) if outcome.ok else None
             if outcome.ok:
@@ -204,20 +206,14 @@ def unlearn(session: Session, spec: RunSpec, folder: Path) -> Outcome:
     )
     if outcome.kind == "timeout" and (kept := checkpoint_in_time(folder, spec)) is not None:
         shutil.copytree(folder / "checkpoint" / "model", folder / "model", dirs_exist_ok=True)
-        ended_at = GRACE * (spec.seconds or 0.0)
         write_json(folder / "unlearn.json", {
             "status": "over_budget", "error": f"{outcome.why}; scored by its checkpoint of {kept['charged_s']:.3f} s",
-            "charged_s": ended_at, "overshoot_s": ended_at - (spec.seconds or 0.0),
+            "charged_s": outcome.charged_s, "overshoot_s": (outcome.charged_s or 0.0) - (spec.seconds or 0.0),
             "updates": kept["updates"], "checks": [], "points": [], "log": [], "lanes_s": {}, "stopped": "",
             "examples": None, "tokens": None, "peak_gib": None,
         })  # fmt: skip
         return Outcome("ok")
     return outcome
-
-
-def GRACE_CHARGED(spec: RunSpec) -> float:
-    """Charged seconds of a run that was ended from outside."""
-    return GRACE * (spec.seconds or 0.0)
 
 
 def checkpoint_in_time(folder: Path, spec: RunSpec) -> dict[str, Any] | None:
@@ -262,7 +258,8 @@ def select(session: Session, spec: RunSpec, folder: Path) -> Outcome:
                 lanes[lane] = lanes.get(lane, 0.0) + seconds
         write_json(folder / "unlearn.json", {
             **notes[0], **summed, "lanes_s": lanes, "checks": [], "stopped": "", "log": [],
-            "peak_gib": max((n["peak_gib"] or 0.0) for n in notes), "trainings": len(notes),
+            "peak_gib": max((n["peak_gib"] for n in notes if n["peak_gib"] is not None), default=None),
+            "trainings": len(notes),
             "overshoot_s": max(n["overshoot_s"] for n in notes),
         })  # fmt: skip
     return outcome
@@ -299,14 +296,8 @@ def measure_drift(session: Session, spec: RunSpec, folder: Path) -> float | None
         return None
     note = folder / "drift.json"
     if not note.exists():
-        write_json(
-            note,
-            {
-                "step_s": _calibrate(
-                    session, spec.model_copy(update={"run_id": f"{spec.run_id}-drift"}), DRIFT_STEPS
-                )
-            },
-        )
+        again = spec.model_copy(update={"run_id": f"{spec.run_id}-drift"})
+        write_json(note, {"step_s": _calibrate(session, again, DRIFT_STEPS)})
     return read_json(note)["step_s"] / spec.step_s - 1.0
 
 
@@ -320,19 +311,15 @@ def judge(session: Session, spec: RunSpec, folder: Path) -> Outcome:
     key = content_hash(
         [spec.input_hash(), models.weights_hash(str(folder / "model")), code_version(), spec.references]
     )
-    for stage in ("answer", "score"):
-        if stage == "answer" and done(folder, stage, key):
-            continue
-        session.progress(f"{label}: {stage}", None)
-        outcome = (
-            ask(spec, folder)
-            if stage == "answer"
-            else run_stage(f"harness.worker:{stage}", folder, limits=PATIENT)
-        )
+    if not done(folder, "answer", key):
+        session.progress(f"{label}: answer", None)
+        outcome = ask(spec, folder)
         if not outcome.ok:
-            return Outcome("died", f"stage {stage}: {outcome.why}")
-        mark_done(folder, stage, key)
-    return Outcome("ok")
+            return Outcome("died", f"stage answer: {outcome.why}")
+        mark_done(folder, "answer", key)
+    session.progress(f"{label}: score", None)
+    outcome = run_stage("harness.worker:score", folder, limits=PATIENT)
+    return outcome if outcome.ok else Outcome("died", f"stage score: {outcome.why}")
 
 
 def ask(spec: RunSpec, folder: Path) -> Outcome:
@@ -419,7 +406,7 @@ def rescore_run(session: Session, run: str, ready_of: Callable[[Board], Ready]) 
     with locked(folder):
         spec = RunSpec.read(folder)
         ready_of(spec.board)
-        outcome = run_stage("harness.worker:score", folder, limits=Limits(hang_s=24 * 3600.0))
+        outcome = run_stage("harness.worker:score", folder, limits=PATIENT)
         note = folder / "drift.json"
         drift = read_json(note)["step_s"] / spec.step_s - 1.0 if note.exists() and spec.step_s else None
         record = make_record(spec, folder, outcome, drift)

@@ -30,10 +30,14 @@ _PR_SET_PDEATHSIG = 1
 
 @dataclass(frozen=True)
 class Outcome:
-    """How a stage process ended: `ok`, or `died` (by itself), `timeout` (over its budget), `hung`; and why."""
+    """How a stage process ended: `ok`, or `died` (by itself), `timeout` (over its budget), `hung`; and why.
+
+    `charged_s` is what the clock showed when a stage was ended from outside.
+    """
 
     kind: str
     why: str = ""
+    charged_s: float | None = None
 
     @property
     def ok(self) -> bool:
@@ -108,10 +112,10 @@ def run_stage(
 
 def _too_long(state: ClockState | None, limits: Limits, began: float) -> Outcome | None:
     now = time.monotonic()
-    if state is not None and limits.seconds is not None and state.charged_at(now) > GRACE * limits.seconds:
-        return Outcome(
-            "timeout", f"still running at {GRACE} x its budget of {limits.seconds:.3g} s; ended from outside"
-        )
+    charged = state.charged_at(now) if state is not None else None
+    if charged is not None and limits.seconds is not None and charged > GRACE * limits.seconds:
+        why = f"still running at {GRACE} x its budget of {limits.seconds:.3g} s; ended from outside"
+        return Outcome("timeout", why, charged)
     training = state is not None and state.running_since is not None
     if training and limits.seconds is not None:
         return None

@@ -132,20 +132,6 @@ class Stop(Spec):
         return value <= self.at_most if self.at_most is not None else value >= (self.at_least or 0.0)
 
 
-class Tuning(Spec):
-    """How many trials a submission with a search space gets, and what picks among them."""
-
-    trials: int = Field(default=0, ge=0)
-    proxy: Literal["ds_es"] = "ds_es"
-
-
-class Target(Spec):
-    """The score that counts as reached, for time-to-target."""
-
-    metric: str
-    value: float
-
-
 class Board(Spec):
     """One leaderboard: everything that is held equal between its entries.
 
@@ -168,10 +154,8 @@ class Board(Spec):
     stop: Stop | None = None
     seeds: tuple[int, ...] = Field(min_length=1)
     seeds_change: str = "the order of the rows"
-    tuning: Tuning = Tuning()
     columns: tuple[str, ...] = Field(min_length=1)
     rank_by: str
-    target: Target | None = None
     settings: dict[str, dict[str, Any]] = Field(default_factory=dict)
 
     @field_validator("seeds")
@@ -198,7 +182,7 @@ class Board(Spec):
 
         What a submission was run with is in its entry, so `settings` of one method never age another's rows.
         """
-        shown_only = {"title", "columns", "rank_by", "target", "settings", "seeds", "cases"}
+        shown_only = {"title", "columns", "rank_by", "settings", "seeds", "cases"}
         return f"{self.version}-{content_hash(self.model_dump(mode='json', exclude=shown_only), 10)}"
 
 

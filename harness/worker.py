@@ -1,5 +1,6 @@
-"""What happens inside the stage processes: `unlearn`, `answer`, `score`, `calibrate`. Each is a function of its folder.
+"""What happens inside the stage processes: `unlearn`, `calibrate`, `select`, `write`, `answer`, `score`.
 
+Each is a function of its folder.
 The method's process (`unlearn`) never holds a probe; the answer process never holds a method.
 """
 
@@ -209,12 +210,10 @@ def calibrate(folder: Path) -> None:
     write_json(folder / "calibrate.json", {"step_s": statistics.median(took[2:]), "steps_s": took})
 
 
-def grad_diff_loss(job: Job, batch: Batch, gamma: float = 1.0, alpha: float = 1.0) -> torch.Tensor:
-    """The loss of the reference step."""
+def grad_diff_loss(job: Job, batch: Batch) -> torch.Tensor:
+    """The loss of the reference step: GradDiff with both weights 1."""
     forget, retain = job.forward(batch.forget), job.forward(batch.retain)
-    return gamma * losses.grad_ascent(token_logp(forget), forget.mask) + alpha * losses.nll(
-        token_logp(retain), retain.mask
-    )
+    return losses.grad_ascent(token_logp(forget), forget.mask) + losses.nll(token_logp(retain), retain.mask)
 
 
 # --- select ---------------------------------------------------------------------------------------------------------
@@ -283,10 +282,15 @@ def answer(folder: Path) -> None:
 def score(folder: Path) -> None:
     """Metrics from answers alone: scores.json, rows.parquet and trajectory.parquet."""
     from harness.scores import score_folder
+    from harness.select import row_key
 
     spec = RunSpec.read(folder)
     task, case = _case(spec)
     references = {
         role: Answers(answering.read(Path(path) / "answers")) for role, path in spec.references.items()
     }
-    score_folder(folder, task, case, cut_probes(task.probes(case), spec.limit), references)
+    probes = cut_probes(task.probes(case), spec.limit)
+    chosen = folder / "select.json"
+    proxy_rows = read_json(chosen)["proxy_rows"] if chosen.exists() else []
+    asked = {row_key(row) for probe in probes for row in probe.rows} if proxy_rows else set()
+    score_folder(folder, task, case, probes, references, sum(key in asked for key in proxy_rows))

@@ -141,6 +141,7 @@ def test_a_selector_trains_children_and_counts_them(uharness: Command, workspace
     assert found["ledger"]["proxy_evaluations"] == 2
     assert found["selection"]["kind"] == "proxy"
     assert found["selection"]["proxy_rows"] == 2 * 123
+    assert found["selection"]["proxy_rows_in_probes"] == 2 * 123  # this task asks about the rows themselves
     assert found["updates"] == 6
 
 

@@ -14,9 +14,10 @@ from harness.clock import Allowance, Clock
 from harness.errors import InvalidRun, SubmissionError
 from harness.job import Job, Plan
 from harness.loop import fit, warm_up
-from harness.models import LoadedModel
+from harness.models import MINI, LoadedModel, load
+from harness.plugins import load_task
 from harness.scoring import token_logp
-from harness.types import ArrayRow, Batching, OptimizerSpec, Stop
+from harness.types import ArrayRow, Batching, OptimizerSpec, Stop, TaskRef, Template
 
 
 class Now:
@@ -222,3 +223,38 @@ def test_an_unknown_optimizer_is_named() -> None:
     job, _ = make_job(optimizer=OptimizerSpec(name="adam"))
     with pytest.raises(SubmissionError, match="did you mean adamw"):
         job.optimizer()
+
+
+def mini_job(folder: Path | None) -> Job:
+    """Six updates on a built-in model, looked at after each; checkpoints go to `folder`."""
+    case = load_task(TaskRef(name="bma"), Template()).case("M4", 17)
+    stop = Stop(metric="forget.p", at_most=0.0)
+    plan = Plan(17, Batching(effective=32), OptimizerSpec(lr=1e-3, warmup=0.3), stop, (0.5, 1.0), folder)
+    return Job(load(str(MINI / "bma" / "M4")), case.forget, case.retain, Clock(Allowance(updates=6)), plan)
+
+
+def test_an_interrupted_fit_ends_where_an_uninterrupted_one_does(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Weights, optimizer state, rows, looks and saved points all go on from the last checkpoint."""
+    monkeypatch.setattr("harness.job.CHECKPOINT_EVERY_S", -1.0)
+    whole = mini_job(None)
+    run(whole)
+    broken = mini_job(tmp_path)
+
+    def dies(batch: Batch) -> Tensor:
+        if broken.clock.updates == 4:
+            raise KeyboardInterrupt
+        return token_logp(broken.forward(batch.forget)).mean()
+
+    with pytest.raises(KeyboardInterrupt), broken.clock.lane("train"):
+        fit(broken, dies)
+    resumed = mini_job(tmp_path)
+    run(resumed)
+    for a, b in zip(whole.model.parameters(), resumed.model.parameters(), strict=True):
+        torch.testing.assert_close(a, b, rtol=0, atol=0)
+    assert [c["updates"] for c in resumed.seen.checks] == [c["updates"] for c in whole.seen.checks]
+    assert [c["forget.p"] for c in resumed.seen.checks] == [c["forget.p"] for c in whole.seen.checks]
+    assert [p["updates"] for p in resumed.seen.points] == [3, 6]
+    assert resumed.seen.examples == whole.seen.examples
+    assert resumed.clock.updates == 6

@@ -84,6 +84,15 @@ def test_the_next_submission_is_unharmed(uharness: Command, workspace: Path) -> 
     assert {r["submission"]: r["status"] for r in records} == {"bad": "failed", "random_label": "ok"}
 
 
+def test_what_a_killed_method_had_spent_is_recorded(uharness: Command, workspace: Path) -> None:
+    write_board(workspace, "tiny", budget="seconds = 30.0")
+    write_method(workspace, "time.sleep(0.3)\njob.clock.tick()\nos.kill(os.getpid(), signal.SIGKILL)")
+    assert uharness("submit", "bad", "--board", "tiny").code == 1
+    found = record(workspace)
+    assert 0.3 <= found["charged_s"] < 5.0
+    assert found["updates"] == 1
+
+
 def test_a_mended_method_replaces_nothing_and_is_ranked(uharness: Command, workspace: Path) -> None:
     write_method(workspace, "raise ValueError('no luck')")
     assert uharness("submit", "bad", "--board", "tiny").code == 1
@@ -102,6 +111,7 @@ def test_a_checkpoint_made_in_time_is_scored_when_the_method_never_ends(
     found = record(workspace)
     assert found["status"] == "over_budget"
     assert "scored by its checkpoint" in str(found["error"])
+    assert 1.25 <= found["charged_s"] < 4.0  # measured when it was ended, not assumed
     assert found["scores"]["retain.p"]["value"] > 0.99  # the weights of the checkpoint, not the zeroed ones
 
 
