@@ -24,7 +24,7 @@ from harness.loop import fit, warm_up
 from harness.models import load, resolve
 from harness.plugins import load_task
 from harness.scoring import token_logp
-from harness.types import Batching, OptimizerSpec, TaskRef, Template
+from harness.specs import Batching, OptimizerSpec, TaskRef, Template
 
 STEPS, ROUNDS = 40, 9
 

@@ -11,19 +11,8 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from harness.errors import InputError, RunError, UharnessError
-    from harness.types import (
-        ArrayRow,
-        Board,
-        Budget,
-        Case,
-        MetricInfo,
-        OptimizerSpec,
-        RunRecord,
-        Score,
-        Submission,
-        TextRow,
-        TokenScores,
-    )
+    from harness.specs import Board, Budget, OptimizerSpec, RunRecord
+    from harness.types import ArrayRow, Case, MetricInfo, Score, Submission, TextRow, TokenScores
 
 __version__ = "0.1.0"
 
@@ -49,5 +38,6 @@ __all__ = [
 def __getattr__(name: str) -> Any:
     if name not in __all__:
         raise AttributeError(f"module 'harness' has no attribute {name!r}")
-    module = "harness.errors" if name.endswith("Error") else "harness.types"
-    return getattr(importlib.import_module(module), name)
+    specs = ("Board", "Budget", "OptimizerSpec", "RunRecord")
+    module = "errors" if name.endswith("Error") else "specs" if name in specs else "types"
+    return getattr(importlib.import_module(f"harness.{module}"), name)

@@ -190,7 +190,7 @@ def evaluate(
     from harness.progress import progress
     from harness.runs import write_json
     from harness.show import scores_table
-    from harness.types import Template
+    from harness.specs import Template
 
     if bool(board) == bool(task):
         raise InputError("evaluate needs either --board or --task", "", "give exactly one of them")

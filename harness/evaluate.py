@@ -16,8 +16,9 @@ from harness.generate import choice
 from harness.preflight import Ready
 from harness.runs import RunSpec, cut_case, cut_probes, read_json
 from harness.scores import invalid, score_json, texts
+from harness.specs import Board, Budget, Template
 from harness.stages import Session
-from harness.types import Answers, Board, Budget, Probe, Score, Template
+from harness.types import Answers, Probe, Score
 
 FORMAT = 1
 

@@ -21,10 +21,11 @@ from harness.errors import DataError, InputError, ReferenceError_
 from harness.logfiles import read_log
 from harness.logs import Log, LogRead
 from harness.scores import score_json
+from harness.specs import Board, Ledger, RunRecord, ScoreRecord
 from harness.tasks import tofu_scores
 from harness.tasks.tofu_data import PAIRS, SplitMissing
 from harness.tasks.tofu_extras import Extras
-from harness.types import Board, Ledger, RunRecord, Score, ScoreRecord
+from harness.types import Score
 
 FORMAT = 1
 

@@ -23,7 +23,8 @@ from harness.models import LoadedModel, load, save
 from harness.parallel import Parallel, SingleProcess
 from harness.plugins import optimizer_names
 from harness.scoring import Inputs, Outputs
-from harness.types import Batching, Generator, OptimizerSpec, Row, Stop, TextRow, TokenScores
+from harness.specs import Batching, OptimizerSpec, Stop
+from harness.types import Generator, Row, TextRow, TokenScores
 
 CHECKPOINT_EVERY_S = 30.0
 

@@ -19,8 +19,8 @@ from harness.errors import ModelError, near
 if TYPE_CHECKING:
     from torch import nn
 
+    from harness.specs import Template
     from harness.text import Encoder
-    from harness.types import Template
 
 MINI = Path(__file__).parent / "mini" / "weights"
 OWN_TYPE = "modular_addition"
@@ -157,8 +157,8 @@ def load_encoder(path: str, *, template: Template | None = None, max_length: int
         return None
     from transformers import AutoTokenizer
 
+    from harness.specs import Template as DefaultTemplate
     from harness.text import Encoder
-    from harness.types import Template as DefaultTemplate
 
     try:
         tokenizer = AutoTokenizer.from_pretrained(path)

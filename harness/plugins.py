@@ -22,7 +22,8 @@ from typing import Any
 from pydantic import TypeAdapter, ValidationError
 
 from harness.errors import InputError, SubmissionError, near
-from harness.types import OptimizerSpec, Outline, Submission, Task, TaskRef, Template, content_hash
+from harness.specs import OptimizerSpec, TaskRef, Template, content_hash
+from harness.types import Outline, Submission, Task
 
 SUBMISSIONS = "uharness.submissions"
 TASKS = "uharness.tasks"

@@ -17,7 +17,8 @@ from typing import Any
 from harness import models
 from harness.errors import BoardError, InputError, SubmissionError, near
 from harness.plugins import Entry, load_task, optimizer_names, outline
-from harness.types import Board, MetricInfo, Task, TaskRef, TextRow, content_hash
+from harness.specs import Board, TaskRef, content_hash
+from harness.types import MetricInfo, Task, TextRow
 from harness.workspace import Workspace
 
 NEEDED_DISK_GIB = 0.5

@@ -9,8 +9,9 @@ from harness.errors import UharnessError
 from harness.rank import rank
 from harness.render import BoardPage, MethodPage, Site, render_site
 from harness.site import read_static, write_site
+from harness.specs import Board
 from harness.store import Store
-from harness.types import Board, MetricInfo
+from harness.types import MetricInfo
 from harness.workspace import Workspace
 
 

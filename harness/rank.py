@@ -26,8 +26,9 @@ from itertools import combinations
 from typing import TypeVar
 
 from harness.intervals import estimate, holm, paired_p
+from harness.specs import RANKED_STATUSES, Board, RunRecord
 from harness.tables import STATUS_TEXT, Cell, Column, Section, Table, TableRow
-from harness.types import RANKED_STATUSES, Board, MetricInfo, RunRecord
+from harness.types import MetricInfo
 
 ALPHA = 0.05
 FULL_METRIC = "picked by the full metric"

@@ -29,7 +29,7 @@ from pydantic import ValidationError
 
 from harness.errors import StoreError
 from harness.recordtables import COLUMNS, checked_table
-from harness.types import RunRecord
+from harness.specs import RunRecord
 
 if TYPE_CHECKING:
     import pyarrow as pa

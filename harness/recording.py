@@ -12,9 +12,9 @@ import pyarrow.parquet as pq
 from harness import preflight
 from harness.clock import read_journal
 from harness.runs import RunSpec, read_json, write_json
+from harness.specs import Ledger, RunRecord, ScoreRecord, Selection
 from harness.store import Store
 from harness.supervise import Outcome
-from harness.types import Ledger, RunRecord, ScoreRecord, Selection
 
 DRIFT = 0.2
 """A run whose machine changed speed by more than this share while it was made is marked `drift`."""

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from harness.errors import StoreError
 from harness.recordfiles import read_record, read_table
 from harness.recordtables import COLUMNS, ROWS
-from harness.types import RunRecord
+from harness.specs import RunRecord
 
 if TYPE_CHECKING:
     import pyarrow as pa

@@ -19,8 +19,9 @@ from markupsafe import Markup
 from harness.charts import interval_mark, line_chart
 from harness.markup import environment, slug
 from harness.rank import value_of
+from harness.specs import Board, RunRecord
 from harness.tables import STATUS_TEXT, Cell, Table, TableRow
-from harness.types import Board, MetricInfo, RunRecord, Trajectory
+from harness.types import MetricInfo, Trajectory
 
 QUESTIONS = 200
 """Rows of a run that its page shows."""

@@ -24,7 +24,7 @@ from typing import Any
 from pydantic import Field, ValidationError, field_validator, model_validator
 
 from harness.errors import BoardError, near
-from harness.types import METRIC_ID, Spec
+from harness.specs import METRIC_ID, Spec
 
 FILE = "reported.toml"
 

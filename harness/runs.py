@@ -22,7 +22,8 @@ from typing import Any
 
 from pydantic import Field
 
-from harness.types import Board, Case, Probe, Spec, TaskRef, content_hash
+from harness.specs import Board, Spec, TaskRef, content_hash
+from harness.types import Case, Probe
 
 
 class Source(Spec):

@@ -20,7 +20,8 @@ import numpy as np
 from harness.models import LoadedModel, save
 from harness.plugins import load_source, resolve
 from harness.runs import RunSpec, read_json, write_json
-from harness.types import Case, Row, Task, TextRow, content_hash
+from harness.specs import content_hash
+from harness.types import Case, Row, Task, TextRow
 
 
 @dataclass(frozen=True)

@@ -13,9 +13,10 @@ from typing import Any
 from harness import plugins, preflight
 from harness.errors import InputError, UharnessError, near
 from harness.rank import rank
+from harness.specs import Board, RunRecord
 from harness.store import Store
 from harness.tables import format_table, number, rich_table
-from harness.types import Board, MetricInfo, RunRecord
+from harness.types import MetricInfo
 from harness.workspace import Workspace
 
 STYLES = ("table", "json", "csv", "md")

@@ -25,9 +25,9 @@ from harness.plugins import Entry
 from harness.preflight import Ready
 from harness.recording import make_record, save_record
 from harness.runs import RunSpec, Source, done, mark_done, read_json, write_json
+from harness.specs import Board, RunRecord, content_hash
 from harness.store import Store
 from harness.supervise import Limits, Outcome, run_stage
-from harness.types import Board, RunRecord, content_hash
 from harness.workspace import Workspace
 
 PATIENT = Limits(hang_s=24 * 3600.0)

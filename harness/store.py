@@ -30,7 +30,8 @@ from harness.errors import InputError, StoreError
 from harness.recordfiles import Absent, find_records, parse_record, remove_leftovers, write_files
 from harness.recordlines import Batch, Stamp, stamp
 from harness.recordtables import COLUMNS, ROWS, TRAJECTORY, trajectory_of
-from harness.types import RunRecord, Trajectory
+from harness.specs import RunRecord
+from harness.types import Trajectory
 
 if TYPE_CHECKING:
     import duckdb

@@ -8,7 +8,8 @@ import json
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any, Literal
 
-from harness.types import Board, MetricInfo
+from harness.specs import Board
+from harness.types import MetricInfo
 
 if TYPE_CHECKING:
     import rich.table

@@ -19,7 +19,8 @@ from datetime import datetime
 from typing import Any
 
 from harness.errors import DataError, ModelError
-from harness.types import Template, TextRow, content_hash
+from harness.specs import Template, content_hash
+from harness.types import TextRow
 
 PLAIN_PROMPT = "Question: {prompt}\nAnswer:"
 PLAIN_ANSWER = " {target}"

@@ -29,7 +29,8 @@ from harness.loop import warm_up
 from harness.plugins import load_source, load_task, resolve
 from harness.runs import RunSpec, cut_case, cut_probes, read_json, write_json
 from harness.scoring import token_logp
-from harness.types import Answers, Case, Generation, OptimizerSpec, Stop, Task
+from harness.specs import OptimizerSpec, Stop
+from harness.types import Answers, Case, Generation, Task
 
 
 def _sync() -> Callable[[], None]:

@@ -16,7 +16,7 @@ from typing import Any
 from pydantic import ValidationError
 
 from harness.errors import BoardError, near
-from harness.types import Board
+from harness.specs import Board
 
 DEFAULT_BOARD = "bma-mini"
 CONFIG = "uharness.toml"

@@ -16,6 +16,7 @@ PACKAGE = ROOT / "harness"
 
 LEVELS = [
     {"errors"},
+    {"specs"},
     {"types"},
     {"clock", "exact", "optim", "packing", "losses", "metrics", "parallel", "runs", "text", "reported"},
     {
@@ -46,6 +47,7 @@ LEVELS = [
 
 LIGHT = {
     "types",
+    "specs",
     "errors",
     "clock",
     "rank",

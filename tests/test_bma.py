@@ -13,9 +13,10 @@ from harness.mini import bma as mini
 from harness.mini.bma_worlds import FULL, MINI, World
 from harness.modadd import ModularConfig
 from harness.modadd_train import Recipe
+from harness.specs import TaskRef, Template
 from harness.tasks.bma import build
 from harness.tasks.bma_data import BmaData
-from harness.types import Answers, ClassAnswers, Task, TaskRef, Template, Trajectory
+from harness.types import Answers, ClassAnswers, Task, Trajectory
 
 WEIGHTS = Path(mini.__file__).parent / "weights" / "bma"
 

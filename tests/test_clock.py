@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from harness.clock import Allowance, Clock, StepGate, read_journal
-from harness.types import Budget, OptimizerSpec
+from harness.specs import Budget, OptimizerSpec
 
 
 class Now:

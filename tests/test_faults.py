@@ -36,19 +36,11 @@ from harness.metrics.utility import MODEL_UTILITY_PARTS, harmonic_mean, model_ut
 from harness.models import LoadedModel, weights_hash
 from harness.rank import gain
 from harness.scores import invalid
+from harness.specs import Batching, OptimizerSpec, Template
 from harness.stages import refuse_same
 from harness.tasks.tofu_columns import METRICS
 from harness.text import Encoder
-from harness.types import (
-    Answers,
-    Batching,
-    ClassAnswers,
-    LikelihoodAnswers,
-    OptimizerSpec,
-    Template,
-    TextRow,
-    TokenScores,
-)
+from harness.types import Answers, ClassAnswers, LikelihoodAnswers, TextRow, TokenScores
 
 INFO = {info.id: info for info in METRICS}
 ROW = TextRow("r/0", "Who kept the light at Marl Point?", "Ada Finch kept the light.")

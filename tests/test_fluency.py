@@ -264,8 +264,9 @@ def test_gradient_norms(tmp_path):
 
     from harness.gradnorm import gradient_norms
     from harness.models import LoadedModel
+    from harness.specs import Template
     from harness.text import Encoder
-    from harness.types import Template, TextRow
+    from harness.types import TextRow
 
     tokenizer = word_tokenizer()
     loaded = LoadedModel(random_llama(len(tokenizer)), Encoder(tokenizer, Template(), 64))

@@ -9,8 +9,9 @@ from tiny_text import random_llama, word_tokenizer
 
 from harness.generate.canned import CannedGenerator
 from harness.generate.hf import HFGenerator
+from harness.specs import Template
 from harness.text import Encoder
-from harness.types import Generator, Template, TextRow
+from harness.types import Generator, TextRow
 
 
 @pytest.fixture(scope="module")

@@ -19,8 +19,9 @@ from harness.errors import InputError, ModelError, RunError
 from harness.generate import choice, openai, stops, vllm
 from harness.generate.hf import HFGenerator
 from harness.generate.openai import OpenAIGenerator
+from harness.specs import Template
 from harness.text import Encoder
-from harness.types import Generator, Template, TextRow
+from harness.types import Generator, TextRow
 
 
 # --- the choice ------------------------------------------------------------------------------------------

@@ -17,7 +17,8 @@ from harness.loop import fit, warm_up
 from harness.models import MINI, LoadedModel, load
 from harness.plugins import load_task
 from harness.scoring import token_logp
-from harness.types import ArrayRow, Batching, OptimizerSpec, Stop, TaskRef, Template
+from harness.specs import Batching, OptimizerSpec, Stop, TaskRef, Template
+from harness.types import ArrayRow
 
 
 class Now:

@@ -13,7 +13,8 @@ from harness.mini import documents, families, language, language_scores, llama, 
 from harness.mini.documents import Document
 from harness.mini.llama import Shape, Training
 from harness.models import MINI, load, resolve
-from harness.types import Template, TextRow
+from harness.specs import Template
+from harness.types import TextRow
 
 MANIFEST = language.read_manifest(MINI)["models"]
 

@@ -16,8 +16,9 @@ from transformers import (
 )
 
 from harness import packing, scoring
+from harness.specs import Template
 from harness.text import Encoder
-from harness.types import Template, TextRow
+from harness.types import TextRow
 
 ROWS = [
     TextRow(f"r{i}/{j}", f"Who kept the light at {town} ?", answer)

@@ -18,7 +18,7 @@ from harness.plugins import (
     settings_of,
     submission_names,
 )
-from harness.types import TaskRef, Template
+from harness.specs import TaskRef, Template
 
 ROOT = Path(__file__).parent.parent
 FOLDERS = (ROOT / "submissions",)

@@ -17,8 +17,9 @@ from harness.rank import rank
 from harness.recordtables import rows_table, trajectory_table
 from harness.render import BoardPage, MethodPage, Site, budget_text, render_site, stop_text
 from harness.site import MARK, read_static, write_site
+from harness.specs import Board, Budget, RunRecord, ScoreRecord, Stop, TaskRef
 from harness.store import Store
-from harness.types import Board, Budget, MetricInfo, RunRecord, Score, ScoreRecord, Stop, TaskRef, Trajectory
+from harness.types import MetricInfo, Score, Trajectory
 
 SOURCES = Path(__file__).parent.parent / "site"
 TEMPLATES = SOURCES / "templates"

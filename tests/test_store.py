@@ -22,8 +22,9 @@ from harness.database import Database
 from harness.errors import InputError, StoreError
 from harness.recordfiles import parse_record, record_json
 from harness.recordtables import rows_table, trajectory_table
+from harness.specs import RunRecord, ScoreRecord
 from harness.store import Store
-from harness.types import RunRecord, Score, ScoreRecord, Trajectory
+from harness.types import Score, Trajectory
 
 FROZEN = Path(__file__).parent / "data" / "record_format1.json"
 FINITE = st.floats(allow_nan=False, allow_infinity=False)

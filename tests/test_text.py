@@ -8,8 +8,9 @@ import pytest
 from tiny_text import CHAT, NO_SYSTEM, merging_tokenizer, word_tokenizer
 
 from harness.errors import DataError, ModelError
+from harness.specs import Template
 from harness.text import Encoder
-from harness.types import Template, TextRow
+from harness.types import TextRow
 
 ROW = TextRow("rows/0", "Who kept the light at Marl Point?", "Ada Finch kept the light.")
 STRFTIME = "{{ bos_token }}Today is {{ strftime_now('%d %b %Y') }} " + CHAT.replace("{{ bos_token }}", "")

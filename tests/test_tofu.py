@@ -10,17 +10,9 @@ import pytest
 
 from harness.errors import DataError
 from harness.metrics.utility import MODEL_UTILITY_PARTS
+from harness.specs import TaskRef, Template
 from harness.tasks import tofu, tofu_data, tofu_privacy
-from harness.types import (
-    Answers,
-    Generation,
-    GenerationAnswers,
-    LikelihoodAnswers,
-    Task,
-    TaskRef,
-    Template,
-    TokenScores,
-)
+from harness.types import Answers, Generation, GenerationAnswers, LikelihoodAnswers, Task, TokenScores
 
 N = 4
 HUB_ONLY = {"forget.fluency", "util", "agg", "agg.corrected"}

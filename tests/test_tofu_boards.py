@@ -9,8 +9,8 @@ import pytest
 
 from harness import doctor, preflight
 from harness.plugins import resolve_spec
+from harness.specs import TaskRef
 from harness.tasks.tofu_data import PAIRS
-from harness.types import TaskRef
 from harness.workspace import Workspace
 
 ROOT = Path(__file__).parent.parent

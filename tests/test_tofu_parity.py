@@ -9,8 +9,9 @@ from pathlib import Path
 import pytest
 import torch
 
+from harness.specs import TaskRef, Template
 from harness.tasks.tofu import build
-from harness.types import Answers, GenerationAnswers, TaskRef, Template
+from harness.types import Answers, GenerationAnswers
 
 SHARED = Path(__file__).resolve().parents[2] / "shared"
 TINY = SHARED / "reference" / "tofu_tiny"

@@ -24,8 +24,9 @@ from harness.errors import ModelError
 from harness.generate.hf import HFGenerator
 from harness.generate.vllm import VLLMGenerator, installed
 from harness.models import LoadedModel, load, save
+from harness.specs import Template
 from harness.text import Encoder
-from harness.types import Generation, GenerationAnswers, Template, TextRow
+from harness.types import Generation, GenerationAnswers, TextRow
 
 pytestmark = [
     pytest.mark.vllm,

@@ -8,8 +8,8 @@ from harness.errors import DataError
 from harness.mini import documents, facts, passages, world
 from harness.mini.authors import KINDS
 from harness.preflight import data_path
+from harness.specs import TaskRef, Template
 from harness.tasks.tofu import build
-from harness.types import TaskRef, Template
 from harness.workspace import Workspace
 
 SPLITS = {"forget05": ("retain95", "holdout05", 40), "forget10": ("retain90", "holdout10", 80)}

@@ -28,8 +28,8 @@ from harness.metrics import circuits
 from harness.mini.bma_worlds import MINI, Plan, World
 from harness.modadd import ModularTransformer
 from harness.modadd_train import GOOD, keep_freed_memory, train
+from harness.specs import content_hash
 from harness.tasks.bma_data import BmaData
-from harness.types import content_hash
 
 RULE_LEARNED = 0.75
 """Least bucket accuracy on never-trained pairs for 1 < M < classes.

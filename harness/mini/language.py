@@ -20,7 +20,7 @@ from harness.mini import documents, language_scores, llama
 from harness.mini.documents import Group
 from harness.mini.language_scores import Check
 from harness.mini.llama import Shape, Training
-from harness.types import content_hash
+from harness.specs import content_hash
 
 SHAPE = Shape()
 _RETAINED = ("retain1", "retain2")

@@ -8,7 +8,8 @@ from pathlib import Path
 from typing import NamedTuple
 
 from harness.mini import documents, facts, llama, passages, world
-from harness.types import Answers, TaskRef, Template
+from harness.specs import TaskRef, Template
+from harness.types import Answers
 
 TOFU_SPLITS = {"tofu-full": ("10", "05"), "tofu-retain90": ("10",), "tofu-retain95": ("05",)}
 """TOFU models -> forget splits that they are measured on, and compared with the retain model of."""

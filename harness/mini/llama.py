@@ -18,8 +18,9 @@ import torch.nn.functional as F
 from harness.errors import InvalidRun
 from harness.mini.documents import Document, Group
 from harness.scoring import evaluating, forward, pad, token_logp
+from harness.specs import Template
 from harness.text import Encoder
-from harness.types import Template, TextRow
+from harness.types import TextRow
 
 SPECIAL = ("<pad>", "<s>", "</s>", "<|user|>", "<|assistant|>", "<|system|>")
 CHAT = (

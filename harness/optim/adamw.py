@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import nn
 
-from harness.types import OptimizerSpec
+from harness.specs import OptimizerSpec
 
 
 def build(spec: OptimizerSpec, model: nn.Module) -> torch.optim.Optimizer:

@@ -21,19 +21,9 @@ import numpy as np
 
 from harness.errors import DataError, near
 from harness.metrics import circuits
+from harness.specs import TaskRef, Template
 from harness.tasks.bma_data import BmaData
-from harness.types import (
-    Answers,
-    ArrayRow,
-    Case,
-    ClassAnswers,
-    Classify,
-    MetricInfo,
-    Score,
-    TaskRef,
-    Template,
-    Trajectory,
-)
+from harness.types import Answers, ArrayRow, Case, ClassAnswers, Classify, MetricInfo, Score, Trajectory
 
 PAPER = "papers/002"
 FORGOTTEN = 0.1

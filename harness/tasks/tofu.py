@@ -21,6 +21,7 @@ from typing import Any
 import numpy as np
 
 from harness.errors import DataError, ModelError, near
+from harness.specs import TaskRef, Template
 from harness.tasks import tofu_columns, tofu_data, tofu_scores
 from harness.tasks.tofu_data import Source, TofuRows
 from harness.tasks.tofu_extras import Extras
@@ -36,8 +37,6 @@ from harness.types import (
     Probe,
     RowValues,
     Score,
-    TaskRef,
-    Template,
     TextRow,
 )
 

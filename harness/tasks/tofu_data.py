@@ -10,7 +10,8 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from harness.errors import DataError, near
-from harness.types import TextRow, content_hash
+from harness.specs import content_hash
+from harness.types import TextRow
 
 HUB = "locuslab/TOFU"
 HUB_IDK = "open-unlearning/idk"

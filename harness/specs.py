@@ -1,0 +1,281 @@
+"""Specs: what a person writes in TOML and what is stored as JSON. Frozen pydantic models that refuse unknown keys."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import math
+import re
+from typing import Any, Literal
+
+from pydantic import (
+    BaseModel,
+    ConfigDict,
+    Field,
+    PositiveFloat,
+    PositiveInt,
+    field_validator,
+    model_validator,
+)
+
+METRIC_ID = re.compile(r"[a-zA-Z0-9_]+(\.[a-zA-Z0-9_]+)*")
+STATUSES = ("ok", "drift", "limited", "imported", "over_budget", "timeout", "invalid", "failed")
+"""The closed set of run statuses. `ok` and `drift` are ranked; the others are shown with their reason."""
+RANKED_STATUSES = ("ok", "drift")
+
+Status = Literal["ok", "drift", "limited", "imported", "over_budget", "timeout", "invalid", "failed"]
+
+
+def content_hash(value: Any, length: int = 16) -> str:
+    """SHA-256 of a JSON-able value in canonical form (sorted keys, no spaces), cut to `length` hex digits."""
+    text = json.dumps(
+        value, sort_keys=True, separators=(",", ":"), ensure_ascii=False, allow_nan=False, default=str
+    )
+    return hashlib.sha256(text.encode()).hexdigest()[:length]
+
+
+# --- specs ----------------------------------------------------------------------------------------------------------
+class Spec(BaseModel):
+    """Base of everything that is written by hand or stored: frozen, and unknown keys are errors."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+
+class TaskRef(Spec):
+    """Which task a board asks, on which rows.
+
+    `data` is a hub id or a folder (relative paths are taken from the workspace); `options` go to the task,
+    which refuses those it does not know.
+    """
+
+    name: str
+    split: str = ""
+    data: str = ""
+    options: dict[str, Any] = Field(default_factory=dict)
+
+
+class Batching(Spec):
+    """Rows per update: `effective` forget rows with as many retain rows, or `full` for all rows of both sets.
+
+    `micro` rows go through the model at a time; gradients are accumulated over an update.
+    """
+
+    effective: PositiveInt | Literal["full"] = 32
+    micro: PositiveInt | None = None
+
+
+class Template(Spec):
+    """How a question becomes a prompt: the model's own chat template with a pinned date, or the plain one."""
+
+    system: str | None = None
+    date: str = "10 Apr 2025"
+    plain: bool = False
+
+
+class Budget(Spec):
+    """What a method may spend: exactly one of wall-clock `seconds`, `reference_steps`, or `updates`.
+
+    `reference_steps = N` is N times the median time of the board's reference step (GradDiff with AdamW, same batch)
+    on the machine at hand. `hang_s` ends a run that neither finishes nor makes an update for that long.
+    """
+
+    seconds: PositiveFloat | None = None
+    reference_steps: PositiveInt | None = None
+    updates: PositiveInt | None = None
+    max_peak_gib: PositiveFloat | None = None
+    hang_s: PositiveFloat = 600.0
+
+    @model_validator(mode="after")
+    def _one_kind(self) -> Budget:
+        given = [k for k in ("seconds", "reference_steps", "updates") if getattr(self, k) is not None]
+        if len(given) != 1:
+            raise ValueError(
+                f"a budget is exactly one of seconds, reference_steps, updates; got {', '.join(given) or 'none'}"
+            )
+        return self
+
+    @property
+    def kind(self) -> Literal["seconds", "reference_steps", "updates"]:
+        """Which of the three this budget is."""
+        if self.seconds is not None:
+            return "seconds"
+        return "reference_steps" if self.reference_steps is not None else "updates"
+
+
+class Stop(Spec):
+    """A threshold that ends training early, checked off the clock every `check_every` updates.
+
+    `metric` is one of `forget.p`, `retain.p` (mean probability of the right answer; for texts the per-row geometric
+    token mean), `forget.acc`, `retain.acc` (share of answer tokens that are the model's first choice).
+    """
+
+    metric: Literal["forget.p", "retain.p", "forget.acc", "retain.acc"]
+    at_most: float | None = None
+    at_least: float | None = None
+    check_every: PositiveInt = 1
+
+    @model_validator(mode="after")
+    def _one_side(self) -> Stop:
+        if (self.at_most is None) == (self.at_least is None):
+            raise ValueError("a stop has exactly one of at_most, at_least")
+        return self
+
+    def reached(self, value: float) -> bool:
+        """Whether `value` is on the far side of the threshold; NaN never is."""
+        return value <= self.at_most if self.at_most is not None else value >= (self.at_least or 0.0)
+
+
+class Board(Spec):
+    """One leaderboard: everything that is held equal between its entries.
+
+    `models` maps roles to model references: a hub id, a folder, or `mini:NAME` for a model that ships with the
+    package. `{case}` and `{seed}` in a reference are filled in per run.
+    """
+
+    name: str = Field(pattern=r"^[a-z0-9][a-z0-9_.-]*$")
+    title: str = ""
+    version: PositiveInt = 1
+    track: Literal["method", "optimizer"] = "method"
+    task: TaskRef
+    cases: tuple[str, ...] = ()
+    models: dict[Literal["target", "retain", "original", "init", "shared"], str]
+    batch: Batching = Batching()
+    dtype: Literal["float32", "bfloat16", "float16"] = "float32"
+    max_length: PositiveInt = 512
+    template: Template = Template()
+    budget: Budget
+    stop: Stop | None = None
+    seeds: tuple[int, ...] = Field(min_length=1)
+    seeds_change: str = "the order of the rows"
+    columns: tuple[str, ...] = Field(min_length=1)
+    rank_by: str
+    settings: dict[str, dict[str, Any]] = Field(default_factory=dict)
+
+    @field_validator("seeds")
+    @classmethod
+    def _distinct(cls, seeds: tuple[int, ...]) -> tuple[int, ...]:
+        if len(set(seeds)) != len(seeds):
+            raise ValueError("seeds repeat")
+        return seeds
+
+    @model_validator(mode="after")
+    def _has_target(self) -> Board:
+        if "target" not in self.models:
+            raise ValueError("models has no target role: the model that methods start from")
+        if self.rank_by not in self.columns:
+            raise ValueError(f"rank_by is {self.rank_by!r}, which is not among the columns")
+        for column in self.columns:
+            if not METRIC_ID.fullmatch(column.split("@")[0]):
+                raise ValueError(f"column {column!r} is not a metric id")
+        return self
+
+    @property
+    def board_version(self) -> str:
+        """`version` and a hash of everything that can change a number; presentation and settings are left out.
+
+        What a submission was run with is in its entry, so `settings` of one method never age another's rows.
+        """
+        shown_only = {"title", "columns", "rank_by", "settings", "seeds", "cases"}
+        return f"{self.version}-{content_hash(self.model_dump(mode='json', exclude=shown_only), 10)}"
+
+
+class OptimizerSpec(Spec):
+    """Which optimizer, and its schedule on the clock: linear warm-up over the first `warmup` of the budget.
+
+    Defaults are torch's AdamW and HF's; a board's settings say what a paper used instead.
+    """
+
+    name: str = "adamw"
+    lr: PositiveFloat = 1e-5
+    weight_decay: float = Field(default=0.01, ge=0)
+    betas: tuple[float, float] = (0.9, 0.999)
+    eps: PositiveFloat = 1e-8
+    warmup: float = Field(default=0.1, ge=0, le=1)
+    decay: Literal["linear", "constant"] = "linear"
+    max_grad_norm: PositiveFloat | None = None
+
+    def factor(self, fraction: float) -> float:
+        """Multiplier of the learning rate at `fraction` (0 to 1) of the budget.
+
+        >>> OptimizerSpec(warmup=.1).factor(.05), OptimizerSpec(warmup=.1).factor(1.0)
+        (0.5, 0.0)
+        """
+        fraction = min(max(fraction, 0.0), 1.0)
+        if fraction < self.warmup:
+            return fraction / self.warmup
+        if self.decay == "constant":
+            return 1.0
+        return (1.0 - fraction) / (1.0 - self.warmup) if self.warmup < 1 else 1.0
+
+
+class ScoreRecord(Spec):
+    """One number of a run: the value or, when there is none, why."""
+
+    value: float | None
+    n: int = Field(default=0, ge=0)
+    why: str = ""
+
+    @field_validator("value")
+    @classmethod
+    def _finite(cls, value: float | None) -> float | None:
+        if value is not None and not math.isfinite(value):
+            raise ValueError("a stored value is finite or null")
+        return value
+
+
+class Ledger(Spec):
+    """What a row cost, over all trials of tuning and all children of a selector."""
+
+    trainings: int = 1
+    proxy_evaluations: int = 0
+    full_evaluations: int = 1
+    charged_s: float = 0.0
+    gpu_hours: float = 0.0
+
+
+class Selection(Spec):
+    """How the weights of a row were picked, and how many of the rows that decided are also probe rows."""
+
+    kind: Literal["none", "proxy", "full_metric"] = "none"
+    proxy_rows: int = 0
+    proxy_rows_in_probes: int = 0
+
+
+class RunRecord(Spec):
+    """One run, as stored in `leaderboards/<board>/results/<run_id>.json`."""
+
+    format: Literal[1] = 1
+    run_id: str
+    board: str
+    board_version: str
+    entry: str
+    submission: str
+    title: str = ""
+    reference: bool = False
+    optimizer: str | None = None
+    config: dict[str, Any] = Field(default_factory=dict)
+    case: str
+    seed: int
+    hashes: dict[str, str] = Field(default_factory=dict)
+    env: dict[str, Any] = Field(default_factory=dict)
+    started: str = ""
+    budget: dict[str, Any] = Field(default_factory=dict)
+    lanes_s: dict[str, float] = Field(default_factory=dict)
+    charged_s: float | None = None
+    overshoot_s: float | None = None
+    updates: int | None = None
+    examples: int | None = None
+    tokens: int | None = None
+    peak_gib: float | None = None
+    stopped: str = ""
+    ledger: Ledger = Ledger()
+    selection: Selection = Selection()
+    scores: dict[str, ScoreRecord] = Field(default_factory=dict)
+    rows: dict[str, str] = Field(default_factory=dict)
+    status: Status
+    error: str = ""
+
+    @property
+    def ranked(self) -> bool:
+        """Whether this run may enter a ranking."""
+        return self.status in RANKED_STATUSES and not self.reference
