@@ -41,6 +41,8 @@ LEVELS = [
     {"stages"},
     {"evaluate", "doctor", "importing"},
     {"show", "publish"},
+    {"shell"},
+    {"cli_groups"},
     {"cli"},
 ]
 """From the bottom up: a module may import, at its top level, what stands in a line above it, or in its own."""

@@ -1,0 +1,55 @@
+"""What every command needs: the workspace, its store, a session, and the two streams."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+import typer
+
+if TYPE_CHECKING:
+    from harness.stages import Session
+    from harness.store import Store
+    from harness.workspace import Workspace
+
+
+def find_workspace() -> Workspace:
+    """The workspace of the current folder."""
+    from harness.workspace import Workspace
+
+    return Workspace.find()
+
+
+def open_store(workspace: Workspace) -> Store:
+    """Its records and database, brought up to date."""
+    from harness.store import Store
+
+    store = Store(workspace.leaderboards, workspace.database)
+    store.ingest_missing()
+    return store
+
+
+def open_session(workspace: Workspace, **options: Any) -> Session:
+    """One invocation; see `stages.Session`."""
+    from harness.stages import Session
+
+    return Session(workspace, open_store(workspace), **options)
+
+
+def say(text: str) -> None:
+    """A line on standard error."""
+    typer.echo(text, err=True)
+
+
+def print_json(value: Any) -> None:
+    """JSON on standard output: sorted keys, no NaN."""
+    import json
+
+    typer.echo(json.dumps(value, indent=1, sort_keys=True, allow_nan=False, ensure_ascii=False))
+
+
+def print_table(workspace: Workspace, name: str, style: str, mark: Sequence[str] | set[str] = ()) -> None:
+    """A board's table on standard output."""
+    from harness.show import board_table
+
+    board_table(workspace, open_store(workspace), name, style, frozenset(mark))
