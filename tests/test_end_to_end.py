@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 import os
+import re
 import subprocess
 import sys
 import venv
@@ -41,8 +42,10 @@ def test_record_database_table_and_page_show_the_same_numbers(uharness: Command,
     assert "forget.p never came down to 0.1" in missing["why"]
     assert found["retrain"]["reference"] is True
     store = Store((workspace / "leaderboards",), workspace / "build/uharness.duckdb")
-    _, rows = store.query("SELECT s.value FROM scores s JOIN runs r USING (run_id) "
-                          "WHERE r.submission = 'random_label' AND s.metric = 'retain.damage'")  # fmt: skip
+    _, rows = store.query(
+        "SELECT s.value FROM scores s JOIN runs r USING (run_id) "
+        "WHERE r.board = 'tiny' AND r.submission = 'random_label' AND s.metric = 'retain.damage'"
+    )
     assert rows == [(damage,)]
     table = json.loads(uharness("board", "show", "tiny", "--format", "json").out)
     row = next(r for r in table["rows"] if r["entry"] == mine["entry"])
@@ -188,10 +191,12 @@ def test_lists_and_queries(uharness: Command, workspace: Path) -> None:
     assert "retain.damage" in uharness("list", "metrics", "--board", "tiny").out
     assert "no_op-M4-s17" in uharness("run", "list").out
     assert "retain.damage" in uharness("run", "show", next(iter(records(workspace).values()))["run_id"]).out
-    assert json.loads(uharness("db", "query", "SELECT count(*) AS n FROM runs", "--format", "json").out) == [
-        {"n": 1}
-    ]
-    assert "1 runs in" in uharness("db", "rebuild").out
+    assert json.loads(
+        uharness("db", "query", "SELECT count(*) AS n FROM runs WHERE board = 'tiny'", "--format", "json").out
+    ) == [{"n": 1}]
+    assert re.match(r"\d+ runs in ", uharness("db", "rebuild").out)
+    counted = uharness("db", "query", "SELECT count(*) FROM runs WHERE board = 'tiny'", "--format", "csv").out
+    assert counted.splitlines()[1] == "1"
     assert "uharness reference" not in uharness("reference", "tiny").err
 
 

@@ -265,7 +265,7 @@ def test_a_log_becomes_a_row_that_is_never_ranked(uharness, board, tmp_path):
     table = json.loads(uharness("board", "show", "small", "--format", "json").out)
     row = table["rows"][0]
     assert row["entry"] == "imported:My_log" and row["rank"] is None and "imported" in json.dumps(row)
-    runs = json.loads(uharness("run", "list", "--json").out)
+    runs = json.loads(uharness("run", "list", "--board", "small", "--json").out)
     assert [r["status"] for r in runs] == ["imported"] and runs[0]["seed"] == 4
     stored = runs[0]["scores"]["forget_quality.p"]["value"]
     assert stored == value["scores"]["forget_quality.p"]["value"]
@@ -278,7 +278,10 @@ def test_a_log_of_another_split_does_not_get_onto_a_board(uharness, board):
     assert ran.code == 2 and "the board nothing" in ran.err
     ran = uharness("import", str(save(board / "c.json", tofu_log(3))), "--board", "small")
     assert ran.code == 0
-    assert "3 of the split's 4 forget rows" in json.loads(uharness("run", "list", "--json").out)[0]["error"]
+    assert (
+        "3 of the split's 4 forget rows"
+        in json.loads(uharness("run", "list", "--board", "small", "--json").out)[0]["error"]
+    )
     ran = uharness("import", str(board / "c.json"), "--board", "tiny")
     assert ran.code == 2 and "is about bma" in ran.err
 

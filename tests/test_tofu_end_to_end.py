@@ -56,7 +56,7 @@ def test_two_methods_on_real_rows(uharness: Command, workspace: Path) -> None:
     assert prob["npo"] < 0.4
     store = Store((workspace / "leaderboards",), workspace / "build/uharness.duckdb")
     _, rows = store.query(
-        "SELECT submission, value FROM scores JOIN runs USING (run_id) WHERE metric = 'forget.prob'"
+        "SELECT submission, value FROM scores JOIN runs USING (run_id) WHERE board = 'b' AND metric = 'forget.prob'"
     )
     assert dict(rows) == prob
     assert uharness("site", "build").code == 0
