@@ -21,15 +21,14 @@ class Batch:
 
 @dataclass(frozen=True)
 class Update:
-    """The micro-batches of one optimizer step."""
+    """The micro-batches of one optimizer step: this process's share of them.
+
+    `examples` counts the forget and retain rows of all processes.
+    """
 
     index: int
     micros: Sequence[Batch]
-
-    @property
-    def examples(self) -> int:
-        """Forget and retain rows together."""
-        return sum(len(b.forget) + len(b.retain) for b in self.micros)
+    examples: int
 
     @property
     def tokens(self) -> int:

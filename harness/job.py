@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import copy
 import importlib
 import json
 import shutil
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, MutableMapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -31,7 +32,10 @@ CHECKPOINT_EVERY_S = 30.0
 
 @dataclass(frozen=True)
 class Plan:
-    """What a board fixes about training, and where a job may write."""
+    """What a board fixes about training, and where a job may write.
+
+    `dtype` is that of the passes; where the weights have a higher one, they run under autocast.
+    """
 
     seed: int
     batching: Batching
@@ -39,6 +43,7 @@ class Plan:
     stop: Stop | None = None
     points: Sequence[float] = ()
     folder: Path | None = None
+    dtype: str = "float32"
 
 
 @dataclass
@@ -49,6 +54,7 @@ class Seen:
     tokens: int = 0
     longest_step_s: float = 0.0
     stopped: str = ""
+    failures: dict[str, int] = field(default_factory=dict)
     checks: list[dict[str, float]] = field(default_factory=list)
     points: list[dict[str, float]] = field(default_factory=list)
     log: list[dict[str, float | str]] = field(default_factory=list)
@@ -129,7 +135,7 @@ class Job:
                       (len(fi) + len(ri)) / (n_forget + n_retain))
                 for fi, ri in self.parallel.share(pieces)
             ]  # fmt: skip
-            yield Update(k, micros)
+            yield Update(k, micros, n_forget + n_retain)
 
     def aligned(self, name: str, inputs: Inputs) -> Inputs:
         """The rows of resource `name` that belong to the forget rows in `inputs`, in the same order."""
@@ -138,7 +144,14 @@ class Job:
     # model work -----------------------------------------------------------------------------------------------------
     def forward(self, inputs: Inputs, hidden: Sequence[int] = ()) -> Outputs:
         """One differentiable pass; see `harness.scoring.forward`."""
-        return scoring.forward(self.model, inputs, hidden)
+        with self._precision():
+            return scoring.forward(self.model, inputs, hidden)
+
+    def _precision(self) -> contextlib.AbstractContextManager[Any]:
+        dtype = getattr(torch, self.plan.dtype)
+        if next(self.model.parameters()).dtype == dtype:
+            return contextlib.nullcontext()
+        return torch.autocast(torch.device(self.device).type, dtype)
 
     def sequence_logp(self, rows: Sequence[Row]) -> Tensor:
         """Log p of each row's answer under the model as it is now, summed over tokens [rows], without gradient.
@@ -157,7 +170,7 @@ class Job:
         frozen = copy.deepcopy(self.model).requires_grad_(False)
 
         def reference(inputs: Inputs, hidden: Sequence[int] = ()) -> Outputs:
-            with torch.no_grad():
+            with torch.no_grad(), self._precision():
                 return scoring.forward(frozen, inputs, hidden)
 
         return reference
@@ -190,13 +203,14 @@ class Job:
     def optimizer(self) -> Scheduled:
         """The submission's optimizer over the model's trainable parameters, its schedule on the clock."""
         name = self.plan.optimizer.name
-        try:
-            module = importlib.import_module(f"harness.optim.{name}")
-        except ModuleNotFoundError:
+        if name not in optimizer_names():
             raise SubmissionError(
                 f"no optimizer {name!r}", near(name, optimizer_names()), "set optimizer.name"
-            ) from None
-        return Scheduled(module.build(self.plan.optimizer, self.model), self.plan.optimizer, self.clock)
+            )
+        module = importlib.import_module(f"harness.optim.{name}")
+        inner = module.build(self.plan.optimizer, self.model)
+        self.seen.failures = getattr(inner, "failures", {})
+        return Scheduled(inner, self.plan.optimizer, self.clock)
 
     # bookkeeping ----------------------------------------------------------------------------------------------------
     def log(self, name: str, value: float) -> None:
@@ -238,7 +252,9 @@ class Job:
         """Count one update; True when the board's stop says that training is over."""
         self.clock.tick()
         self.seen.examples += update.examples
-        self.seen.tokens += update.tokens
+        tokens = torch.tensor([update.tokens], dtype=torch.int64, device=self.device)
+        self.parallel.reduce([tokens])
+        self.seen.tokens += int(tokens)
         done = len(self.seen.points)
         while done < len(self.plan.points) and self.clock.fraction >= self.plan.points[done]:
             self._save_point(done)
@@ -255,7 +271,7 @@ class Job:
         )
 
     # resuming -------------------------------------------------------------------------------------------------------
-    def resume_fit(self, optimizer: Scheduled) -> bool:
+    def resume_fit(self, optimizer: Scheduled, own: MutableMapping[str, Any] | None = None) -> bool:
         """Put an interrupted `fit` back where its last checkpoint was; False when this fit was already complete."""
         number, self._fits = self._fits, self._fits + 1
         folder = self.plan.folder / "checkpoint" if self.plan.folder is not None else None
@@ -267,18 +283,21 @@ class Job:
         if state["fit"] > number:
             return False
         with self.clock.lane("load"):
-            kept = load(
-                str(folder / "model"), dtype=str(next(self.model.parameters()).dtype).removeprefix("torch.")
-            )
-            self.model.load_state_dict(kept.model.state_dict())
+            if "adapters" in state:
+                self.model.load_state_dict(state["adapters"], strict=False)
+            else:
+                dtype = str(next(self.model.parameters()).dtype).removeprefix("torch.")
+                self.model.load_state_dict(load(str(folder / "model"), dtype=dtype).model.state_dict())
             optimizer.inner.load_state_dict(state["optimizer"])
+            if own is not None:
+                own.update(state["own"])
             self.seen.examples, self.seen.tokens = state["examples"], state["tokens"]
             self.seen.checks, self.seen.points = state["checks"], state["points"]
             self.clock.updates = state["updates"]
             self._checkpointed_s = self.clock.lanes_s.get("train", 0.0)
         return True
 
-    def checkpoint_fit(self, optimizer: Scheduled) -> None:
+    def checkpoint_fit(self, optimizer: Scheduled, own: Mapping[str, Any] | None = None) -> None:
         """A checkpoint from which `fit` can go on, when the last one is half a minute of budget old."""
         if self.plan.folder is None or self.clock.charged_s - self._checkpointed_s < CHECKPOINT_EVERY_S:
             return
@@ -286,7 +305,10 @@ class Job:
             "fit": self._fits - 1,
             "optimizer": optimizer.inner.state_dict(),
             "updates": self.clock.updates,
+            "own": dict(own or {}),
         }
+        if self.loaded.adapters:
+            state["adapters"] = {n: p for n, p in self.model.named_parameters() if p.requires_grad}
         counted = {"examples": self.seen.examples, "tokens": self.seen.tokens}
         self.checkpoint({**state, **counted, "checks": self.seen.checks, "points": self.seen.points})
 
@@ -302,6 +324,15 @@ class Scheduled:
     def parameters(self) -> list[Tensor]:
         """All parameters that are stepped."""
         return [p for group in self.inner.param_groups for p in group["params"]]
+
+    @property
+    def wants_curvature(self) -> bool:
+        """Whether the optimizer asks for a curvature estimate before the next update."""
+        return bool(getattr(self.inner, "wants_curvature", False))
+
+    def update_curvature(self, tokens: int) -> None:
+        """Hand over the gradients in `.grad` as a curvature estimate over `tokens` answer tokens."""
+        self.inner.update_curvature(tokens)  # type: ignore[attr-defined]
 
     def zero_grad(self) -> None:
         """Drop all gradients."""

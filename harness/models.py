@@ -7,6 +7,7 @@ Hugging Face's.
 
 from __future__ import annotations
 
+import copy
 import hashlib
 import json
 import os
@@ -19,7 +20,7 @@ from harness.errors import ModelError, near
 if TYPE_CHECKING:
     from torch import nn
 
-    from harness.specs import Template
+    from harness.specs import LoraSpec, Template
     from harness.text import Encoder
 
 MINI = Path(__file__).parent / "mini" / "weights"
@@ -32,6 +33,11 @@ class LoadedModel:
 
     model: nn.Module
     encoder: Encoder | None
+
+    @property
+    def adapters(self) -> bool:
+        """Whether `model` carries low-rank adapters that are not merged."""
+        return hasattr(self.model, "merge_and_unload")
 
 
 def resolve(reference: str, roots: tuple[Path, ...] = (), *, fetch: bool = True) -> str:
@@ -173,15 +179,46 @@ def _unloadable(path: str, error: Exception) -> ModelError:
 
 
 def save(loaded: LoadedModel, folder: Path) -> None:
-    """Write weights as safetensors, with the tokenizer, so that `load` gives the same model back."""
+    """Write weights as safetensors, with the tokenizer, so that `load` gives the same model back.
+
+    Adapters are merged in a copy; the model in memory stays as it is.
+    """
     folder.mkdir(parents=True, exist_ok=True)
     model: Any = loaded.model
+    if loaded.adapters:
+        model = copy.deepcopy(model).merge_and_unload()
     if hasattr(model, "save_pretrained"):
         model.save_pretrained(folder)
         if loaded.encoder is not None:
             loaded.encoder.tokenizer.save_pretrained(folder)
     else:
         model.save(folder)
+
+
+def with_adapters(loaded: LoadedModel, lora: LoraSpec, seed: int) -> LoadedModel:
+    """The model with low-rank adapters (peft), which alone are trained; rank 0 gives the model itself.
+
+    B starts at 0, so the model's outputs are unchanged at first. Raises `ModelError` when no module fits `targets`.
+    """
+    if not lora.rank:
+        return loaded
+    import torch
+    from peft import LoraConfig, get_peft_model
+
+    config = LoraConfig(
+        r=lora.rank,
+        lora_alpha=lora.alpha or 2 * lora.rank,
+        target_modules=lora.targets,
+        task_type="CAUSAL_LM",
+    )  # type: ignore[call-arg]
+    try:
+        with torch.random.fork_rng():
+            torch.manual_seed(seed)
+            model: Any = get_peft_model(loaded.model, config)
+    except ValueError as error:
+        first = str(error).strip().splitlines()[0]
+        raise ModelError(f"no module fits lora.targets={lora.targets!r}", first, "set lora.targets") from None
+    return LoadedModel(model, loaded.encoder)
 
 
 def weights_hash(path: str) -> str:

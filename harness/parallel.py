@@ -9,7 +9,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Protocol, TypeVar
 
+import torch
+import torch.distributed as dist
 from torch import Tensor, nn
+
+from harness.errors import InputError
 
 T = TypeVar("T")
 
@@ -32,6 +36,10 @@ class Parallel(Protocol):
         """Sum tensors over all processes, in place."""
         ...
 
+    def agree(self, flag: bool) -> bool:
+        """The first process's opinion: clocks differ, and nobody may go on alone."""
+        ...
+
 
 class SingleProcess:
     """One process that does everything."""
@@ -49,3 +57,48 @@ class SingleProcess:
 
     def reduce(self, tensors: Sequence[Tensor]) -> None:
         """Nothing to add."""
+
+    def agree(self, flag: bool) -> bool:
+        """Its own opinion."""
+        return flag
+
+
+class Distributed:
+    """Data parallelism over a `torch.distributed` process group that exists already (gloo, NCCL).
+
+    Every process holds the whole model and takes the micro-batches rank, rank + world_size, ... of an update; gradients
+    are summed. Weights therefore stay equal without being sent.
+    """
+
+    def __init__(self) -> None:
+        self.world_size, self.rank = dist.get_world_size(), dist.get_rank()
+
+    def wrap(self, model: nn.Module) -> nn.Module:
+        """The model itself: `fit` sums the gradients, so that each is sent once an update."""
+        return model
+
+    def share(self, items: Sequence[T]) -> Sequence[T]:
+        """Every `world_size`-th; raises `InputError` where a process would be left without any."""
+        if len(items) < self.world_size:
+            raise InputError(
+                f"an update of {len(items)} micro-batches cannot be dealt to {self.world_size} processes",
+                "", "set the board's batch.micro lower, or use fewer processes",
+            )  # fmt: skip
+        return items[self.rank :: self.world_size]
+
+    def reduce(self, tensors: Sequence[Tensor]) -> None:
+        """Sum, in place, with one message a dtype."""
+        for dtype in sorted({t.dtype for t in tensors}, key=str):
+            group = [t for t in tensors if t.dtype == dtype]
+            flat = torch.cat([t.reshape(-1) for t in group])
+            dist.all_reduce(flat)
+            for t, part in zip(group, flat.split([t.numel() for t in group]), strict=True):
+                t.copy_(part.view_as(t))
+
+    def agree(self, flag: bool) -> bool:
+        """What process 0 thinks."""
+        decided = torch.tensor(
+            [flag], dtype=torch.int32, device="cuda" if dist.get_backend() == "nccl" else "cpu"
+        )
+        dist.broadcast(decided, 0)
+        return bool(decided)

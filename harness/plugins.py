@@ -22,7 +22,7 @@ from typing import Any
 from pydantic import TypeAdapter, ValidationError
 
 from harness.errors import InputError, SubmissionError, near
-from harness.specs import OptimizerSpec, TaskRef, Template, content_hash
+from harness.specs import LoraSpec, OptimizerSpec, Spec, TaskRef, Template, content_hash
 from harness.types import Outline, Submission, Task
 
 SUBMISSIONS = "uharness.submissions"
@@ -44,7 +44,7 @@ class Loaded:
 class Entry:
     """What a row of a leaderboard is: a submission with every hyper-parameter settled.
 
-    `config` has the method's fields and `optimizer.*`; `overrides` are those that `--set` changed.
+    `config` has the method's fields, `optimizer.*` and `lora.*`; `overrides` are those that `--set` changed.
     """
 
     loaded: Loaded
@@ -53,6 +53,7 @@ class Entry:
     optimizer: OptimizerSpec
     config: Mapping[str, Any]
     overrides: Mapping[str, Any]
+    lora: LoraSpec = LoraSpec()
 
     @property
     def name(self) -> str:
@@ -201,7 +202,11 @@ def settings_of(submission: Submission) -> dict[str, Any]:
     """Every hyper-parameter that `--set` and a board's settings can reach, with its default."""
     values = {f.name: getattr(submission.method, f.name) for f in dataclasses.fields(submission.method)}
     if hasattr(submission.method, "unlearn"):
-        values |= {f"optimizer.{k}": v for k, v in submission.optimizer.model_dump(mode="json").items()}
+        optimizer = submission.optimizer.model_dump(mode="json")
+        options = optimizer.pop("options")
+        options = {**optimizer_options(submission.optimizer.name)().model_dump(mode="json"), **options}
+        values |= {f"optimizer.{k}": v for k, v in {**optimizer, **options}.items()}
+        values |= {f"lora.{k}": v for k, v in submission.lora.model_dump(mode="json").items()}
     return values
 
 
@@ -232,6 +237,8 @@ def resolve(
 ) -> Entry:
     """Settle an entry's hyper-parameters: defaults, then the board's settings, then `--set`."""
     submission = loaded.submission
+    if hasattr(submission.method, "unlearn"):
+        submission, settings = _with_optimizer(submission, settings, overrides)
     known = settings_of(submission)
     for source, values in (("the board's settings", settings), ("--set", overrides)):
         for key in values:
@@ -240,26 +247,64 @@ def resolve(
                                       f"see `uharness list methods {loaded.name}`")  # fmt: skip
     wanted = {**settings, **overrides}
     method = submission.method
-    fields = {k: v for k, v in wanted.items() if not k.startswith("optimizer.")}
+    fields = {k: v for k, v in wanted.items() if not k.startswith(("optimizer.", "lora."))}
     hints = typing.get_type_hints(type(method))
     values = {k: _converted(loaded.name, k, v, hints[k]) for k, v in fields.items()}
     try:
         method = dataclasses.replace(method, **values)
     except (TypeError, ValueError) as error:
         raise SubmissionError(f"{loaded.name} refuses {values}: {error}", "", "choose other values") from None
-    changed = {k.removeprefix("optimizer."): v for k, v in wanted.items() if k.startswith("optimizer.")}
-    try:
-        optimizer = OptimizerSpec.model_validate({**submission.optimizer.model_dump(), **changed})
-    except ValidationError as error:
-        first = error.errors(include_url=False)[0]
-        key = "optimizer." + ".".join(map(str, first["loc"]))
-        raise SubmissionError(
-            f"{loaded.name}: {key}={first['input']!r}: {first['msg']}", "", f"change {key}"
-        ) from None
-    config = settings_of(dataclasses.replace(submission, method=method, optimizer=optimizer))
+    optimizer = _optimizer(loaded.name, submission.optimizer, _under(wanted, "optimizer."))
+    lora = _validated(
+        loaded.name, "lora.", LoraSpec, {**submission.lora.model_dump(), **_under(wanted, "lora.")}
+    )
+    settled = dataclasses.replace(submission, method=method, optimizer=optimizer, lora=lora)
+    config = settings_of(settled)
     if base is not None:
         config |= {f"base.{k}": v for k, v in base.config.items()}
-    return Entry(loaded, base, method, optimizer, _plain(config), dict(overrides))
+    return Entry(loaded, base, method, optimizer, _plain(config), dict(overrides), lora)
+
+
+def _under(values: Mapping[str, Any], prefix: str) -> dict[str, Any]:
+    return {k.removeprefix(prefix): v for k, v in values.items() if k.startswith(prefix)}
+
+
+def _with_optimizer(
+    submission: Submission, settings: Mapping[str, Any], overrides: Mapping[str, Any]
+) -> tuple[Submission, dict[str, Any]]:
+    """The submission with the optimizer that is asked for by name; options meant for another one are dropped."""
+    own = submission.optimizer
+    usual = settings.get("optimizer.name", own.name)
+    name = str(overrides.get("optimizer.name", usual))
+    if name != own.name:
+        own = own.model_copy(update={"name": name, "options": {}})
+    if name != usual:
+        general = {f"optimizer.{k}" for k in OptimizerSpec.model_fields}
+        settings = {k: v for k, v in settings.items() if not k.startswith("optimizer.") or k in general}
+    return dataclasses.replace(submission, optimizer=own), dict(settings)
+
+
+def _optimizer(name: str, own: OptimizerSpec, changed: Mapping[str, Any]) -> OptimizerSpec:
+    """`own` with `changed`, and every option of the optimizer spelt out."""
+    general = {k: v for k, v in changed.items() if k in OptimizerSpec.model_fields}
+    spec = _validated(name, "optimizer.", OptimizerSpec, {**own.model_dump(), **general})
+    given = {**spec.options, **{k: v for k, v in changed.items() if k not in general}}
+    options = _validated(name, "optimizer.", optimizer_options(spec.name), given)
+    return spec.model_copy(update={"options": options.model_dump(mode="json")})
+
+
+SpecT = typing.TypeVar("SpecT", bound=Spec)
+
+
+def _validated(name: str, prefix: str, kind: type[SpecT], values: Mapping[str, Any]) -> SpecT:
+    try:
+        return kind.model_validate(values)
+    except ValidationError as error:
+        first = error.errors(include_url=False)[0]
+        key = prefix + ".".join(map(str, first["loc"]))
+        raise SubmissionError(
+            f"{name}: {key}={first['input']!r}: {first['msg']}", "", f"change {key}"
+        ) from None
 
 
 def _converted(name: str, key: str, value: Any, kind: Any) -> Any:
@@ -304,10 +349,18 @@ def resolve_spec(
 
 
 def optimizer_names() -> list[str]:
-    """Names of all optimizers: the modules in `harness.optim`."""
+    """Names of all optimizers: the modules in `harness.optim` that build one."""
     return sorted(
-        p.stem for p in (Path(__file__).parent / "optim").glob("*.py") if not p.stem.startswith("_")
+        p.stem for p in (Path(__file__).parent / "optim").glob("*.py") if "\ndef build(" in p.read_text()
     )
+
+
+def optimizer_options(name: str) -> type[Spec]:
+    """What can be set of an optimizer beside the fields of `OptimizerSpec`."""
+    if name not in optimizer_names():
+        raise SubmissionError(f"no optimizer {name!r}", near(name, optimizer_names()), "set optimizer.name")
+    options: type[Spec] = importlib.import_module(f"harness.optim.{name}").Options
+    return options
 
 
 def task_names() -> list[str]:

@@ -16,7 +16,7 @@ from typing import Any
 
 from harness import models
 from harness.errors import BoardError, InputError, SubmissionError, near
-from harness.plugins import Entry, load_task, optimizer_names, outline
+from harness.plugins import Entry, load_task, outline
 from harness.specs import Board, TaskRef, content_hash
 from harness.types import MetricInfo, Task, TextRow
 from harness.workspace import Workspace
@@ -181,10 +181,11 @@ def entry_ready(entry: Entry, ready: Ready) -> None:
                     f"{current.name} needs {need!r}, which board {ready.board.name} does not supply",
                     near(need, supplied), "choose another board, or give the board what it needs",
                 )  # fmt: skip
-        name = current.optimizer.name
-        if hasattr(current.method, "unlearn") and name not in optimizer_names():
+        if current.lora.rank and not ready.text:
             raise SubmissionError(
-                f"no optimizer {name!r}", near(name, optimizer_names()), "set optimizer.name"
+                f"{current.name}: lora.rank={current.lora.rank}",
+                f"board {ready.board.name} has no Hugging Face model to put adapters into",
+                "leave lora.rank at 0",
             )
         current = current.base
 

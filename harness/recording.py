@@ -69,7 +69,7 @@ def make_record(spec: RunSpec, folder: Path, outcome: Outcome, drift: float | No
         lanes_s=note.get("lanes_s", {}), charged_s=note.get("charged_s"), overshoot_s=note.get("overshoot_s"),
         updates=note.get("updates"), examples=note.get("examples"), tokens=note.get("tokens"),
         peak_gib=note.get("peak_gib"), stopped=note.get("stopped", ""), ledger=ledger, selection=selection,
-        scores=scores, status=status, error=error,
+        scores=scores, status=status, optimizer_failures=note.get("optimizer_failures", {}), error=error,
     )  # fmt: skip
 
 

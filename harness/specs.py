@@ -182,17 +182,19 @@ class Board(Spec):
 class OptimizerSpec(Spec):
     """Which optimizer, and its schedule on the clock: linear warm-up over the first `warmup` of the budget.
 
-    Defaults are torch's AdamW and HF's; a board's settings say what a paper used instead.
+    `options` are the optimizer's own (`harness.optim.NAME.Options`; `--set optimizer.KEY=VALUE` reaches them like the
+    fields here). `master_weights` keeps the trained weights in float32 on a board of lower precision, whose dtype the
+    passes then use by autocast: an update below the spacing of bfloat16 is not lost. False trains the board's dtype.
     """
 
     name: str = "adamw"
     lr: PositiveFloat = 1e-5
     weight_decay: float = Field(default=0.01, ge=0)
-    betas: tuple[float, float] = (0.9, 0.999)
-    eps: PositiveFloat = 1e-8
     warmup: float = Field(default=0.1, ge=0, le=1)
     decay: Literal["linear", "constant"] = "linear"
     max_grad_norm: PositiveFloat | None = None
+    master_weights: bool = True
+    options: dict[str, Any] = Field(default_factory=dict)
 
     def factor(self, fraction: float) -> float:
         """Multiplier of the learning rate at `fraction` (0 to 1) of the budget.
@@ -206,6 +208,18 @@ class OptimizerSpec(Spec):
         if self.decay == "constant":
             return 1.0
         return (1.0 - fraction) / (1.0 - self.warmup) if self.warmup < 1 else 1.0
+
+
+class LoraSpec(Spec):
+    """Low-rank adapters in place of full training (Hu et al. 2021, arXiv 2106.09685), by peft; rank 0 is none.
+
+    The update of a linear map is `alpha / rank` times B A; `alpha` defaults to 2 `rank`. The adapters are merged into
+    the weights before anything is scored. `targets` is a regular expression on module names, or `all-linear`.
+    """
+
+    rank: int = Field(default=0, ge=0)
+    alpha: PositiveFloat | None = None
+    targets: str = "all-linear"
 
 
 class ScoreRecord(Spec):
@@ -268,6 +282,7 @@ class RunRecord(Spec):
     tokens: int | None = None
     peak_gib: float | None = None
     stopped: str = ""
+    optimizer_failures: dict[str, int] = Field(default_factory=dict)
     ledger: Ledger = Ledger()
     selection: Selection = Selection()
     scores: dict[str, ScoreRecord] = Field(default_factory=dict)

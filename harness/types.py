@@ -12,7 +12,7 @@ from typing import Any, Literal, Protocol, runtime_checkable
 
 import numpy as np
 
-from harness.specs import OptimizerSpec
+from harness.specs import LoraSpec, OptimizerSpec
 
 
 # --- values: rows and probes ----------------------------------------------------------------------------------------
@@ -304,6 +304,7 @@ class Submission:
         paper: citation with an identifier that can be looked up.
         authors: of the method.
         optimizer: the optimizer and schedule that `job.optimizer` builds.
+        lora: low-rank adapters to train in place of the weights; none by default.
         search_space: values to try per setting, in the keys of `--set`.
         goal: `remove` the training contribution, or `suppress` the answers (papers differ in what they promise).
         needs: names of resources (`alternative_answers`, `model.retain`, ...), checked before any training.
@@ -315,6 +316,7 @@ class Submission:
     paper: str = ""
     authors: str = ""
     optimizer: OptimizerSpec = field(default_factory=OptimizerSpec)
+    lora: LoraSpec = field(default_factory=LoraSpec)
     search_space: Mapping[str, Sequence[Any]] = field(default_factory=dict)
     goal: Literal["remove", "suppress"] = "suppress"
     needs: tuple[str, ...] = ()

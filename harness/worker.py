@@ -29,7 +29,7 @@ from harness.loop import warm_up
 from harness.plugins import load_source, load_task, resolve
 from harness.runs import RunSpec, cut_case, cut_probes, read_json, write_json
 from harness.scoring import token_logp
-from harness.specs import OptimizerSpec, Stop
+from harness.specs import LoraSpec, OptimizerSpec, Stop
 from harness.types import Answers, Case, Generation, Task
 
 
@@ -42,9 +42,9 @@ def _case(spec: RunSpec) -> tuple[Task, Case]:
     return task, cut_case(task.case(spec.case, spec.seed), spec.limit)
 
 
-def _load(spec: RunSpec, path: str) -> models.LoadedModel:
+def _load(spec: RunSpec, path: str, dtype: str = "") -> models.LoadedModel:
     board = spec.board
-    return models.load(path, dtype=board.dtype, template=board.template, max_length=board.max_length)
+    return models.load(path, dtype=dtype or board.dtype, template=board.template, max_length=board.max_length)
 
 
 def _begin(spec: RunSpec) -> None:
@@ -55,10 +55,11 @@ def _begin(spec: RunSpec) -> None:
 
 def _job(
     spec: RunSpec, clock: Clock, optimizer: OptimizerSpec, folder: Path | None = None, stop: Stop | None = None,
-    needs: Sequence[str] = (),
+    needs: Sequence[str] = (), lora: LoraSpec | None = None,
 ) -> Job:  # fmt: skip
     task, case = _case(spec)
-    loaded = _load(spec, spec.models["target"])
+    loaded = _load(spec, spec.models["target"], "float32" if optimizer.master_weights else "")
+    loaded = models.with_adapters(loaded, lora or LoraSpec(), spec.train_seed)
     resources: dict[str, Callable[[], Any]] = {
         name: (lambda n=name: task.resource(n, case, spec.seed)) for name in task.resources()
     }
@@ -66,7 +67,7 @@ def _job(
         f"model.{role}": (lambda p=path: _load(spec, p).model) for role, path in spec.models.items()
     }
     resources = {name: supply for name, supply in resources.items() if name in needs}
-    plan = Plan(spec.train_seed, spec.board.batch, optimizer, stop, spec.points, folder)
+    plan = Plan(spec.train_seed, spec.board.batch, optimizer, stop, spec.points, folder, spec.board.dtype)
     generator = _generator(loaded)
     return Job(loaded, case.forget, case.retain, clock, plan, resources=resources, generator=generator)
 
@@ -96,7 +97,7 @@ def unlearn(folder: Path) -> None:
     entry = resolve(sources[-1], spec.board.settings.get(sources[-1].name, {}), spec.overrides)
     with clock.lane("load"):
         needs = entry.loaded.submission.needs
-        job = _job(spec, clock, entry.optimizer, folder, spec.board.stop, needs)
+        job = _job(spec, clock, entry.optimizer, folder, spec.board.stop, needs, entry.lora)
     with clock.lane("warmup"):
         warm_up(job)
     _reset_peak()
@@ -142,7 +143,7 @@ def _report(spec: RunSpec, job: Job, status: str, error: str, peak: float | None
         "overshoot_s": clock.overshoot_s, "updates": clock.updates, "examples": seen.examples, "tokens": seen.tokens,
         "peak_gib": peak, "peak_kind": "cuda" if torch.cuda.is_available() else "rss", "stopped": seen.stopped,
         "longest_step_s": seen.longest_step_s, "checks": _finite(seen.checks), "points": seen.points,
-        "log": _finite(seen.log),
+        "log": _finite(seen.log), "optimizer_failures": seen.failures,
     }  # fmt: skip
 
 
