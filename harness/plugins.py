@@ -14,7 +14,7 @@ import re
 import sys
 import typing
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from importlib.metadata import EntryPoint, entry_points
 from pathlib import Path
 from typing import Any
@@ -53,7 +53,7 @@ class Entry:
     optimizer: OptimizerSpec
     config: Mapping[str, Any]
     overrides: Mapping[str, Any]
-    lora: LoraSpec = LoraSpec()
+    lora: LoraSpec = field(default_factory=LoraSpec)
 
     @property
     def name(self) -> str:
