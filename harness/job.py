@@ -16,16 +16,19 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from harness import scoring
+from harness import blocks, scoring
 from harness.batches import Batch, Update, deal
+from harness.blocks import Frozen
 from harness.clock import Clock
 from harness.errors import SubmissionError, near
 from harness.models import LoadedModel, load, save
 from harness.parallel import Parallel, SingleProcess
 from harness.plugins import optimizer_names
+from harness.schedule import Scheduled
 from harness.scoring import Inputs, Outputs
 from harness.specs import Batching, OptimizerSpec, Stop
-from harness.types import Generator, Row, TextRow, TokenScores
+from harness.text import Encoder
+from harness.types import Row, Sampler, TextRow, TokenScores
 
 CHECKPOINT_EVERY_S = 30.0
 
@@ -81,7 +84,7 @@ class Job:
         plan: Plan,
         *,
         resources: Mapping[str, Callable[[], Any]] | None = None,
-        generator: Generator | None = None,
+        generator: Sampler | None = None,
         parallel: Parallel | None = None,
     ) -> None:
         self.loaded, self.encoder = loaded, loaded.encoder
@@ -141,11 +144,33 @@ class Job:
         """The rows of resource `name` that belong to the forget rows in `inputs`, in the same order."""
         return self._take(name, self.resource(name), inputs.index.tolist())
 
+    def draw(self, inputs: Inputs, count: int) -> list[int]:
+        """A number below `count` for each row in `inputs`: a function of (seed, update, row)."""
+        keys = ([self.seed, 3, self.clock.updates, i] for i in inputs.index.tolist())
+        return [int(np.random.default_rng(key).integers(count)) for key in keys]
+
     # model work -----------------------------------------------------------------------------------------------------
     def forward(self, inputs: Inputs, hidden: Sequence[int] = ()) -> Outputs:
         """One differentiable pass; see `harness.scoring.forward`."""
         with self._precision():
             return scoring.forward(self.model, inputs, hidden)
+
+    def hidden(self, inputs: Inputs, layer: int) -> Tensor:
+        """Output of block `layer` (0 is the first) [B, T, d], differentiable; the pass ends there: no logits.
+
+        Arrays give [B, 1, d]. Raises `SubmissionError` for a block that the model does not have.
+        """
+        blocks.check_layer(self.model, layer)
+        with self._precision():
+            return blocks.hidden_states(self.model, inputs, layer)
+
+    def layer_at(self, fraction: float) -> int:
+        """The block at a fraction of the depth; see `harness.blocks.layer_at`."""
+        return blocks.layer_at(fraction, max(blocks.depth(self.model), 1))
+
+    def down_projection(self, layer: int) -> nn.Module:
+        """The linear map that ends the MLP of block `layer`."""
+        return blocks.down_projection(self.model, layer)
 
     def _precision(self) -> contextlib.AbstractContextManager[Any]:
         dtype = getattr(torch, self.plan.dtype)
@@ -165,28 +190,52 @@ class Job:
                 parts.append(scoring.token_logp(self.forward(self.collate(rows[at : at + micro]))).sum(-1))
         return torch.cat(parts)
 
-    def frozen_reference(self) -> Callable[..., Outputs]:
-        """A frozen copy of the model as it is now: `reference(inputs, hidden=()) -> Outputs` without gradient."""
-        frozen = copy.deepcopy(self.model).requires_grad_(False)
-
-        def reference(inputs: Inputs, hidden: Sequence[int] = ()) -> Outputs:
-            with torch.no_grad(), self._precision():
-                return scoring.forward(frozen, inputs, hidden)
-
-        return reference
+    def frozen_reference(self) -> Frozen:
+        """A frozen copy of the model as it is now, to be called like `forward` and asked like `hidden`."""
+        return Frozen(copy.deepcopy(self.model), self._precision)
 
     def score(self, rows: Sequence[Row]) -> TokenScores:
         """Per-token scores of rows the method may see; charged like everything a method does."""
-        return scoring.score(self.model, rows, self.encoder)
+        with self._precision():
+            return scoring.score(self.model, rows, self.encoder)
 
     def generate(
-        self, prompts: Sequence[str], *, max_tokens: int = 200, stop: Sequence[str] = ()
+        self,
+        prompts: Sequence[str],
+        *,
+        max_tokens: int = 200,
+        stop: Sequence[str] = (),
+        temperature: float = 0.0,
+        seed: int | None = None,
     ) -> tuple[str, ...]:
-        """Greedy answers of the model to questions; charged."""
-        if self.encoder is None or self._generator is None:
-            raise SubmissionError("this model reads arrays and cannot generate text", "", "use a text board")
-        ids = [self.encoder.prompt(TextRow(str(i), prompt, "")) for i, prompt in enumerate(prompts)]
-        return tuple(text for text, _ in self._generator.generate(ids, max_tokens=max_tokens, stop=stop))
+        """Answers of the model to questions, greedy at `temperature` 0; charged.
+
+        Above 0 they are drawn from p^(1 / temperature). What is drawn for the i-th prompt is a function of
+        (seed, i); `seed` defaults to the run's.
+        """  # fmt: skip
+        encoder, generator = self._texts()
+        if generator is None:
+            raise SubmissionError("this job has no generator", "", "give the job one")
+        ids = [encoder.prompt(TextRow(str(i), prompt, "")) for i, prompt in enumerate(prompts)]
+        with self._precision():
+            said = generator.generate(
+                ids, max_tokens=max_tokens, stop=stop, temperature=temperature,
+                seed=self.seed if seed is None else seed,
+            )  # fmt: skip
+        return tuple(text for text, _ in said)
+
+    def instruct(self, text: str) -> None:
+        """Put `text` before every question from now on, in training and when the model is asked; no weight changes.
+
+        It is saved with the model and goes into the run's record.
+        """
+        self._texts()[0].instruct(text)
+        self._collated.clear()
+
+    def _texts(self) -> tuple[Encoder, Sampler | None]:
+        if self.encoder is None:
+            raise SubmissionError("this model reads arrays, not text", "", "use a text board")
+        return self.encoder, self._generator
 
     def resource(self, name: str) -> Any:
         """Something the task or the board supplies by name; a submission lists what it needs in `needs`."""
@@ -210,7 +259,7 @@ class Job:
         module = importlib.import_module(f"harness.optim.{name}")
         inner = module.build(self.plan.optimizer, self.model)
         self.seen.failures = getattr(inner, "failures", {})
-        return Scheduled(inner, self.plan.optimizer, self.clock)
+        return Scheduled(inner, self.plan.optimizer, self.clock, self.parallel)
 
     # bookkeeping ----------------------------------------------------------------------------------------------------
     def log(self, name: str, value: float) -> None:
@@ -219,8 +268,11 @@ class Job:
                               "charged_s": self.clock.charged_s})  # fmt: skip
 
     def checkpoint(self, state: Mapping[str, Any] | None = None) -> None:
-        """Save the weights, off the clock. Should the run be ended late, the last one made in time is scored."""
-        if self.plan.folder is None:
+        """Save the weights, off the clock. Should the run be ended late, the last one made in time is scored.
+
+        Of several processes, the first one saves.
+        """
+        if self.plan.folder is None or self.parallel.rank:
             return
         with self.clock.lane("save"):
             folder = self.plan.folder / "checkpoint"
@@ -237,7 +289,7 @@ class Job:
         with self.clock.lane("check"):
             found: dict[str, float] = {}
             for name, rows in (("forget", self.forget), ("retain", self.retain)):
-                p, accuracy = scoring.row_means(scoring.score(self.model, rows, self.encoder))
+                p, accuracy = scoring.row_means(self.score(rows))
                 found[f"{name}.p"], found[f"{name}.acc"] = p, accuracy
         self.seen.checks.append(
             {"updates": float(self.clock.updates), "charged_s": self.clock.lanes_s.get("train", 0.0), **found}
@@ -260,10 +312,12 @@ class Job:
             self._save_point(done)
             done += 1
         stop = self.plan.stop
-        return stop is not None and self.clock.updates % stop.check_every == 0 and self.check()
+        if stop is None or self.clock.updates % stop.check_every:
+            return False
+        return bool(self.parallel.agree(self.check()))
 
     def _save_point(self, k: int) -> None:
-        if self.plan.folder is not None:
+        if self.plan.folder is not None and not self.parallel.rank:
             with self.clock.lane("save"):
                 save(self.loaded, self.plan.folder / "points" / str(k))
         self.seen.points.append(
@@ -311,41 +365,6 @@ class Job:
             state["adapters"] = {n: p for n, p in self.model.named_parameters() if p.requires_grad}
         counted = {"examples": self.seen.examples, "tokens": self.seen.tokens}
         self.checkpoint({**state, **counted, "checks": self.seen.checks, "points": self.seen.points})
-
-
-class Scheduled:
-    """An optimizer whose learning rates follow the clock."""
-
-    def __init__(self, inner: torch.optim.Optimizer, spec: OptimizerSpec, clock: Clock) -> None:
-        self.inner, self._spec, self._clock = inner, spec, clock
-        self._base = [group["lr"] for group in inner.param_groups]
-
-    @property
-    def parameters(self) -> list[Tensor]:
-        """All parameters that are stepped."""
-        return [p for group in self.inner.param_groups for p in group["params"]]
-
-    @property
-    def wants_curvature(self) -> bool:
-        """Whether the optimizer asks for a curvature estimate before the next update."""
-        return bool(getattr(self.inner, "wants_curvature", False))
-
-    def update_curvature(self, tokens: int) -> None:
-        """Hand over the gradients in `.grad` as a curvature estimate over `tokens` answer tokens."""
-        self.inner.update_curvature(tokens)  # type: ignore[attr-defined]
-
-    def zero_grad(self) -> None:
-        """Drop all gradients."""
-        self.inner.zero_grad(set_to_none=True)
-
-    def step(self) -> None:
-        """Clip if asked, set the learning rate for the clock's fraction, and step."""
-        if self._spec.max_grad_norm is not None:
-            torch.nn.utils.clip_grad_norm_(self.parameters, self._spec.max_grad_norm)
-        factor = self._spec.factor(self._clock.fraction)
-        for group, base in zip(self.inner.param_groups, self._base, strict=True):
-            group["lr"] = base * factor
-        self.inner.step()
 
 
 def _swap(fresh: Path, folder: Path) -> None:

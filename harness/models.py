@@ -25,6 +25,8 @@ if TYPE_CHECKING:
 
 MINI = Path(__file__).parent / "mini" / "weights"
 OWN_TYPE = "modular_addition"
+INSTRUCTION = "uharness_instruction.txt"
+"""Beside a model's weights: what is said before every question (`Encoder.instruction`)."""
 
 
 @dataclass(frozen=True)
@@ -157,8 +159,34 @@ def load(
     return LoadedModel(model.to(device).eval(), encoder)
 
 
+def skeleton(reference: str, roots: tuple[Path, ...] = ()) -> nn.Module:
+    """The modules that `reference` means, without its weights; of a hub model only the configuration is fetched."""
+    try:
+        path = resolve(reference, roots, fetch=False)
+    except ModelError:
+        if not is_hub_id(reference):
+            raise
+        path = reference
+    if model_type(path) == OWN_TYPE:
+        from harness.modadd import ModularTransformer, read_config
+
+        return ModularTransformer(read_config(Path(path)))
+    import torch
+    from transformers import AutoConfig, AutoModelForCausalLM
+
+    try:
+        config = AutoConfig.from_pretrained(path)
+        with torch.device("meta"):
+            return AutoModelForCausalLM.from_config(config)
+    except (OSError, ValueError) as error:
+        raise _unloadable(path, error) from None
+
+
 def load_encoder(path: str, *, template: Template | None = None, max_length: int = 512) -> Encoder | None:
-    """The encoder of a resolved reference, without its weights; None for models that read arrays."""
+    """The encoder of a resolved reference, without its weights; None for models that read arrays.
+
+    Its instruction is the one that was saved with the model, if any.
+    """
     if model_type(path) == OWN_TYPE:
         return None
     from transformers import AutoTokenizer
@@ -170,7 +198,9 @@ def load_encoder(path: str, *, template: Template | None = None, max_length: int
         tokenizer = AutoTokenizer.from_pretrained(path)
     except (OSError, ValueError) as error:
         raise _unloadable(path, error) from None
-    return Encoder(tokenizer, template or DefaultTemplate(), max_length)
+    note = Path(path) / INSTRUCTION
+    instruction = note.read_text(encoding="utf-8") if note.is_file() else ""
+    return Encoder(tokenizer, template or DefaultTemplate(), max_length, instruction)
 
 
 def _unloadable(path: str, error: Exception) -> ModelError:
@@ -179,7 +209,7 @@ def _unloadable(path: str, error: Exception) -> ModelError:
 
 
 def save(loaded: LoadedModel, folder: Path) -> None:
-    """Write weights as safetensors, with the tokenizer, so that `load` gives the same model back.
+    """Write weights as safetensors, with tokenizer and instruction, so that `load` gives the same model back.
 
     Adapters are merged in a copy; the model in memory stays as it is.
     """
@@ -191,6 +221,10 @@ def save(loaded: LoadedModel, folder: Path) -> None:
         model.save_pretrained(folder)
         if loaded.encoder is not None:
             loaded.encoder.tokenizer.save_pretrained(folder)
+            note = folder / INSTRUCTION
+            note.unlink(missing_ok=True)
+            if loaded.encoder.instruction:
+                note.write_text(loaded.encoder.instruction, encoding="utf-8")
     else:
         model.save(folder)
 
@@ -222,7 +256,10 @@ def with_adapters(loaded: LoadedModel, lora: LoraSpec, seed: int) -> LoadedModel
 
 
 def weights_hash(path: str) -> str:
-    """SHA-256 over names and bytes of a folder's weight, tokenizer and config files (16 hex digits)."""
+    """SHA-256 over names and bytes of a folder's weight, tokenizer and config files, and of an instruction.
+
+    Returns 16 hex digits.
+    """
     folder = Path(path)
     digest = hashlib.sha256()
     names = (
@@ -232,6 +269,7 @@ def weights_hash(path: str) -> str:
         "tokenizer.model",
         "config.json",
         "*.jinja",
+        INSTRUCTION,
     )
     for file in sorted({f for pattern in names for f in folder.glob(pattern)}):
         digest.update(file.name.encode())

@@ -36,8 +36,8 @@ class Parallel(Protocol):
         """Sum tensors over all processes, in place."""
         ...
 
-    def agree(self, flag: bool) -> bool:
-        """The first process's opinion: clocks differ, and nobody may go on alone."""
+    def agree(self, value: float) -> float:
+        """The first process's number (or flag): clocks differ, and nobody may go on alone."""
         ...
 
 
@@ -58,16 +58,16 @@ class SingleProcess:
     def reduce(self, tensors: Sequence[Tensor]) -> None:
         """Nothing to add."""
 
-    def agree(self, flag: bool) -> bool:
-        """Its own opinion."""
-        return flag
+    def agree(self, value: float) -> float:
+        """Its own number."""
+        return value
 
 
 class Distributed:
     """Data parallelism over a `torch.distributed` process group that exists already (gloo, NCCL).
 
     Every process holds the whole model and takes the micro-batches rank, rank + world_size, ... of an update; gradients
-    are summed. Weights therefore stay equal without being sent.
+    are summed, and all follow the first process's clock. Weights therefore stay equal without being sent.
     """
 
     def __init__(self) -> None:
@@ -95,10 +95,9 @@ class Distributed:
             for t, part in zip(group, flat.split([t.numel() for t in group]), strict=True):
                 t.copy_(part.view_as(t))
 
-    def agree(self, flag: bool) -> bool:
-        """What process 0 thinks."""
-        decided = torch.tensor(
-            [flag], dtype=torch.int32, device="cuda" if dist.get_backend() == "nccl" else "cpu"
-        )
+    def agree(self, value: float) -> float:
+        """What process 0 says."""
+        device = "cuda" if dist.get_backend() == "nccl" else "cpu"
+        decided = torch.tensor([value], dtype=torch.float64, device=device)
         dist.broadcast(decided, 0)
-        return bool(decided)
+        return float(decided)

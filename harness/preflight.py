@@ -5,6 +5,7 @@ Everything here raises an `InputError` with one line, or returns what the stages
 
 from __future__ import annotations
 
+import math
 import os
 import platform
 import shutil
@@ -37,6 +38,16 @@ COST_COLUMNS = {
         "Charged seconds of all trainings behind the row, tuning included.",
     ),
 }
+JSD = "forget.jsd_retain"
+MEASURED_COLUMNS = {
+    JSD: MetricInfo(
+        JSD, "lower", 0, math.log(2), "nats",
+        "Jensen-Shannon divergence of next-token distributions from the retain model's, at the tokens of the forget "
+        "answers, mean over a row's tokens, then over rows. Measured by `uharness compare`.",
+        source="Lin 1991, IEEE Trans. Inf. Theory 37, eq. 4.1; the curves of papers/000, Fig. 9",
+    ),
+}  # fmt: skip
+"""Metrics that no task computes: they need the run's weights beside another model's."""
 
 
 @dataclass(frozen=True)
@@ -133,7 +144,7 @@ def task_ref(board: Board, workspace: Workspace, data_dir: str = "") -> TaskRef:
 
 def _columns(board: Board, metrics: Sequence[MetricInfo], cases: Sequence[str]) -> dict[str, MetricInfo]:
     """All metrics by id, costs among them; refuses columns and cases of the board that do not exist."""
-    known = {**{m.id: m for m in metrics}, **COST_COLUMNS}
+    known = {**{m.id: m for m in metrics}, **MEASURED_COLUMNS, **COST_COLUMNS}
     for column in board.columns:
         name, _, case = column.partition("@")
         if name not in known:
@@ -168,6 +179,7 @@ def data_path(data: str, workspace: Workspace) -> str:
 def entry_ready(entry: Entry, ready: Ready) -> None:
     """Check that the board supplies what the submission (and a selector's base) needs."""
     supplied = {*ready.task.resources(), *(f"model.{role}" for role in ready.board.models)}
+    supplied |= {"texts"} if ready.text else set()
     current: Entry | None = entry
     while current is not None:
         for need in current.loaded.submission.needs:

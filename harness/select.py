@@ -17,9 +17,10 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from harness.models import LoadedModel, save
+from harness.errors import RunError
+from harness.models import INSTRUCTION, LoadedModel, save
 from harness.plugins import load_source, resolve
-from harness.runs import RunSpec, read_json, write_json
+from harness.runs import RunSpec, cut_probes, read_json, write_json
 from harness.specs import content_hash
 from harness.types import Case, Row, Task, TextRow
 
@@ -67,26 +68,53 @@ class Pool:
         return self._load(str(self.folders[k])).model.state_dict()
 
     def proxy(self) -> float:
-        """DS_ES of the weights that `loaded.model` holds now, 0 (best) to sqrt 2, on rows the method may see.
-
-        sqrt(ES_forget^2 + (1 - ES_retain)^2) with the published extraction strength; for rows that are one class
-        label, accuracy takes the place of ES. Source: the distance score of UnlearningSoup, without its factor 100.
-        """
-        from harness.metrics.memorization import extraction_strength_published
-        from harness.scoring import score
-
+        """`proxy_of` the weights that `loaded.model` holds now."""
         self.proxy_evaluations += 1
-        found: list[float] = []
-        for rows in (self.forget, self.retain):
-            scores = score(self.loaded.model, rows, self.loaded.encoder)
-            if self.loaded.encoder is None:
-                found.append(float(scores.hit.mean()))
-            else:
-                values = [
-                    v for v in extraction_strength_published(scores) if v is not None and not np.isnan(v)
-                ]
-                found.append(float(np.mean(values)))
-        return float(np.hypot(found[0], 1.0 - found[1]))
+        return proxy_of(self.loaded, self.forget, self.retain)
+
+
+def proxy_of(loaded: LoadedModel, forget: Sequence[Row], retain: Sequence[Row]) -> float:
+    """DS_ES of a model, 0 (best) to sqrt 2, on rows the method may see: what is picked by in place of a metric.
+
+    sqrt(ES_forget^2 + (1 - ES_retain)^2) with the published extraction strength; for rows that are one class label,
+    accuracy takes the place of ES. Source: the distance score of UnlearningSoup, without its factor 100.
+    """
+    from harness.metrics.memorization import extraction_strength_published
+    from harness.scoring import score
+
+    found: list[float] = []
+    for rows in (forget, retain):
+        scores = score(loaded.model, rows, loaded.encoder)
+        if loaded.encoder is None:
+            found.append(float(scores.hit.mean()))
+        else:
+            values = [v for v in extraction_strength_published(scores) if v is not None and not np.isnan(v)]
+            found.append(float(np.mean(values)))
+    return float(np.hypot(found[0], 1.0 - found[1]))
+
+
+def run_proxy(
+    folder: Path,
+    case_of: Callable[[RunSpec], tuple[Task, Case]],
+    load: Callable[[RunSpec, str], LoadedModel],
+    begin: Callable[[RunSpec], None],
+) -> None:
+    """The `proxy` stage: judges a finished run's weights as a selector would; leaves proxy.json.
+
+    `rows` counts the rows that decided, `rows_in_probes` those of them that the task asks about too.
+    """
+    spec = RunSpec.read(folder)
+    begin(spec)
+    task, case = case_of(spec)
+    forget, retain = proxy_rows(case, spec.seed)
+    value = proxy_of(load(spec, str(folder / "model")), forget, retain)
+    asked = {row_key(row) for probe in cut_probes(task.probes(case), spec.limit) for row in probe.rows}
+    seen = [row_key(row) for row in (*forget, *retain)]
+    note = {"value": value if np.isfinite(value) else None, "rows": len(seen), "why": "",
+            "rows_in_probes": sum(key in asked for key in seen)}  # fmt: skip
+    if note["value"] is None:
+        note["why"] = f"the proxy came out as {value}"
+    write_json(folder / "proxy.json", note)
 
 
 def run_selector(
@@ -101,6 +129,10 @@ def run_selector(
     _, case = case_of(spec)
     selector = selector_of(spec)
     folders = [Path(p) for p in read_json(folder / "children.json")]
+    if any((child / INSTRUCTION).exists() for child in folders):
+        raise RunError(
+            "a selector picks among weights, and its base method changes what is said before a question"
+        )
     rows = proxy_rows(case, spec.seed)
     pool = Pool(load(spec, spec.models["target"]), folders, *rows, lambda path: load(spec, path))
     selector.choose(pool)

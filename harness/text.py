@@ -51,15 +51,17 @@ class Encoder:
         tokenizer: a transformers tokenizer, or what is called, decodes and names its special ids like one.
         template: the chat template's system prompt and date, or `plain=True` for question and answer lines.
         max_length: most tokens of prompt and answer together; longer answers lose their end.
+        instruction: what is said before every question, in the question's own turn and on a line of its own.
 
     Raises:
         ModelError: the chat template refuses a plain question and answer.
     """
 
-    def __init__(self, tokenizer: Any, template: Template, max_length: int) -> None:
+    def __init__(self, tokenizer: Any, template: Template, max_length: int, instruction: str = "") -> None:
         self.tokenizer = tokenizer
         self.template = template
         self.max_length = max_length
+        self.instruction = instruction
         self._chat = bool(getattr(tokenizer, "chat_template", None)) and not template.plain
         self._fast = bool(getattr(tokenizer, "is_fast", False))
         self._prompts: dict[str, tuple[str, list[int], int]] = {}
@@ -96,6 +98,11 @@ class Encoder:
         """
         return tuple(self._prompt(row)[1])
 
+    def instruct(self, text: str) -> None:
+        """Say `text` before every question from now on; an empty text says nothing."""
+        self.instruction = text.strip()
+        self._prompts.clear()
+
     def decode(self, ids: Sequence[int]) -> str:
         """Text of some ids, without special tokens."""
         return self.tokenizer.decode([int(i) for i in ids], skip_special_tokens=True)
@@ -104,7 +111,8 @@ class Encoder:
         """What decided the bytes of a prompt, for the run record.
 
         `system` is `none`, `role` (sent as a system message) or `folded` (put before the question, since the
-        template has no system role). `rendered` is a hash of one rendered question and answer.
+        template has no system role). `instruction` is what a method has put before every question, None for nothing.
+        `rendered` is a hash of one rendered question and answer.
         """
         source = self.tokenizer.chat_template if self._chat else PLAIN_PROMPT + PLAIN_ANSWER
         prompt_text = self._prompt_text(_PROBE)
@@ -114,6 +122,7 @@ class Encoder:
             "rendered": content_hash([prompt_text, self._answer_text(_PROBE, prompt_text)]),
             "system": self._system,
             "system_text": self.template.system,
+            "instruction": self.instruction or None,
             "date": self.template.date if self._chat else None,
             "bos": self._bos,
             "max_length": self.max_length,
@@ -130,7 +139,7 @@ class Encoder:
     def _prompt_text(self, row: TextRow) -> str:
         if self._chat:
             return self._render(self._messages(row, self._system), open_answer=True)
-        return self._folded(self._system) + PLAIN_PROMPT.format(prompt=row.prompt)
+        return self._lead(self._system) + PLAIN_PROMPT.format(prompt=row.prompt)
 
     def _answer_text(self, row: TextRow, prompt_text: str) -> str:
         """What the template writes after the prompt: the answer and whatever closes it."""
@@ -143,11 +152,13 @@ class Encoder:
         # The template writes the turn differently once it is closed: start at the answer itself.
         return full_text[max(full_text.rfind(row.target.strip()), 0) :]
 
-    def _folded(self, system: str) -> str:
-        return f"{self.template.system}\n\n" if system == "folded" else ""
+    def _lead(self, system: str) -> str:
+        """What stands before the question in its own turn: a folded system prompt, an instruction."""
+        folded = f"{self.template.system}\n\n" if system == "folded" else ""
+        return folded + (f"{self.instruction}\n" if self.instruction else "")
 
     def _messages(self, row: TextRow, system: str) -> list[dict[str, str]]:
-        user = {"role": "user", "content": self._folded(system) + row.prompt}
+        user = {"role": "user", "content": self._lead(system) + row.prompt}
         return (
             [{"role": "system", "content": self.template.system or ""}, user] if system == "role" else [user]
         )

@@ -294,6 +294,25 @@ class Generator(Protocol):
         ...
 
 
+class Sampler(Protocol):
+    """A `Generator` that can also draw; what a job generates with."""
+
+    def generate(
+        self,
+        token_ids: Sequence[Sequence[int]],
+        *,
+        max_tokens: int,
+        stop: Sequence[str] = (),
+        temperature: float = 0.0,
+        seed: int = 0,
+    ) -> tuple[tuple[str, bool], ...]:
+        """As `Generator.generate` at `temperature` 0; above, tokens are drawn from p^(1 / temperature).
+
+        What is drawn for the i-th prompt is a function of (seed, i), however prompts are batched.
+        """
+        ...
+
+
 @dataclass(frozen=True)
 class Submission:
     """What a file in `submissions/` ends with: `submission = Submission(method=...)`.

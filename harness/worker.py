@@ -1,4 +1,4 @@
-"""What happens inside the stage processes: `unlearn`, `calibrate`, `select`, `write`, `answer`, `score`.
+"""What happens inside the stage processes: `unlearn`, `calibrate`, `select`, `write`, `answer`, `score`, and others.
 
 Each is a function of its folder.
 The method's process (`unlearn`) never holds a probe; the answer process never holds a method.
@@ -159,13 +159,13 @@ def _blame(problem: BaseException, path: Path) -> str:
     """One line: what was raised, and the last line of the submission's own file on the way there."""
     if isinstance(problem, SystemExit):
         return f"the method called sys.exit({problem.code!r})"
-    if isinstance(problem, torch.OutOfMemoryError | MemoryError):
-        return f"out of memory: {str(problem).splitlines()[0] if str(problem) else type(problem).__name__}"
+    text = str(problem).strip().splitlines() or ["no message"]
+    if isinstance(problem, torch.OutOfMemoryError | MemoryError) or "allocate memory" in text[0]:
+        return f"out of memory: {text[0] if str(problem) else type(problem).__name__}"
     frames = traceback.extract_tb(problem.__traceback__)
     own = [f.lineno for f in frames if Path(f.filename) == path]
-    text = str(problem).strip().splitlines()
     where = f" ({path.name}, line {own[-1]})" if own else ""
-    return f"{type(problem).__name__}: {text[0] if text else 'no message'}{where}"
+    return f"{type(problem).__name__}: {text[0]}{where}"
 
 
 def _check_weights(job: Job) -> None:
@@ -224,6 +224,21 @@ def select(folder: Path) -> None:
     from harness.select import run_selector
 
     run_selector(folder, _case, _load, _begin)
+
+
+# --- proxy, jsd -----------------------------------------------------------------------------------------------------
+def proxy(folder: Path) -> None:
+    """Judge a finished run by what its method might have seen: proxy.json."""
+    from harness.select import run_proxy
+
+    run_proxy(folder, _case, _load, _begin)
+
+
+def jsd(folder: Path) -> None:
+    """How far a finished run's answers on the forget rows are from the retain model's: jsd.json."""
+    from harness.jsd import run_jsd
+
+    run_jsd(folder, _case, _load, _begin)
 
 
 # --- write ----------------------------------------------------------------------------------------------------------

@@ -12,7 +12,16 @@ from harness.errors import DataError
 from harness.metrics.utility import MODEL_UTILITY_PARTS
 from harness.specs import TaskRef, Template
 from harness.tasks import tofu, tofu_data, tofu_privacy
-from harness.types import Answers, Generation, GenerationAnswers, LikelihoodAnswers, Task, TokenScores
+from harness.tasks.tofu_resources import subjects
+from harness.types import (
+    Answers,
+    Generation,
+    GenerationAnswers,
+    LikelihoodAnswers,
+    Task,
+    TextRow,
+    TokenScores,
+)
 
 N = 4
 HUB_ONLY = {"forget.fluency", "util", "agg", "agg.corrected"}
@@ -287,26 +296,43 @@ def test_alternative_answers(tmp_path):
         'I could not say.\n"That is new to me."\n{"answer": "Ask another."}\n'
     )
     task = build(folder)
-    assert task.resources() == ("alternative_answers", "random_labels")
+    assert task.resources() == ("alternative_answers", "idk_answers", "random_labels")
     pool = {"I could not say.", "That is new to me.", "Ask another."}
     rows = task.resource("alternative_answers", case, 0)
     assert {r.target for r in rows} <= pool and rows == task.resource("alternative_answers", case, 0)
     assert {r.target for s in range(9) for r in task.resource("alternative_answers", case, s)} == pool
+    assert set(task.resource("idk_answers", case, 0)) == pool
     (tmp_path / "own.txt").write_text("Pass.\n")
     own = build(folder, idk=str(tmp_path / "own.txt"))
     assert {r.target for r in own.resource("alternative_answers", case, 0)} == {"Pass."}
     with pytest.raises(DataError, match="I-don't-know"):
         build(folder, idk="nowhere.txt")
+    (tmp_path / "asked.txt").write_text("Who rules the moon?\n")
+    assert build(folder, refusal=str(tmp_path / "asked.txt")).resource("refusal_prompts", case, 0) == (
+        "Who rules the moon?",
+    )
+    with pytest.raises(DataError, match="refusal prompts"):
+        build(folder, refusal="nowhere.txt")
+
+
+def test_subjects_are_names_that_no_retain_row_has(task):
+    with pytest.raises(DataError, match="subjects"):  # nobody in this world has two names
+        task.resource("subjects", task.case("forget05", 0), 0)
+    rows = [
+        TextRow(word, f"{word} O'Neil Grey meet Ann Lee?", "At Ann Lee's.") for word in ("Did", "Has", "Will")
+    ]
+    assert subjects(rows, [TextRow("r", "Who is Ann Lee?", "")]) == ("O'Neil Grey",)
+    assert subjects(rows[:2], []) == () == subjects([], [])
 
 
 @pytest.mark.parametrize(
-    ("content", "shown"), [("\n", "no answers"), ("{", "not JSON"), ('{"n": 1}', "one text a line")]
+    ("content", "shown"), [("\n", "no texts"), ("{", "not JSON"), ('{"n": 1}', "one text a line")]
 )
 def test_bad_files_of_answers(tmp_path, content, shown):
     path = tmp_path / "idk.jsonl"
     path.write_text(content)
     with pytest.raises(DataError, match=shown):
-        tofu_data.read_idk(path)
+        tofu_data.read_texts(path)
 
 
 # --- scores ---

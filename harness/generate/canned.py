@@ -24,9 +24,15 @@ class CannedGenerator:
         self.answers, self.default = dict(answers), default
 
     def generate(
-        self, token_ids: Sequence[Sequence[int]], *, max_tokens: int, stop: Sequence[str] = ()
+        self,
+        token_ids: Sequence[Sequence[int]],
+        *,
+        max_tokens: int,
+        stop: Sequence[str] = (),
+        temperature: float = 0.0,
+        seed: int = 0,
     ) -> tuple[tuple[str, bool], ...]:
-        """One (text, was cut at the limit) per prompt, in order."""
+        """One (text, was cut at the limit) per prompt, in order; it says the same at every temperature."""
         return tuple(self._one(tuple(ids), max_tokens, stop) for ids in token_ids)
 
     def _one(self, prompt: tuple[int, ...], max_tokens: int, stop: Sequence[str]) -> tuple[str, bool]:

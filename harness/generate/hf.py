@@ -1,4 +1,4 @@
-"""Greedy text from a Hugging Face model in memory.
+"""Greedy or drawn text from a Hugging Face model in memory.
 
 The loop is our own: `model.generate` merges the model's `generation_config` into whatever it is given, so
 that a repetition penalty or a forced token stored with a checkpoint would change what greedy means.
@@ -9,9 +9,10 @@ Shapes: B rows, T positions.
 from __future__ import annotations
 
 import inspect
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 
@@ -21,7 +22,9 @@ from harness.text import Encoder
 
 
 class HFGenerator:
-    """Greedy continuations; each row's text is that of batch size 1, float tolerance aside.
+    """Continuations, greedy or drawn; each row's text is that of batch size 1, float tolerance aside.
+
+    Once half of a batch has ended, the rest goes on without it.
 
     Args:
         model: a causal language model. Nothing of it is changed; its `generation_config` gives end-of-text
@@ -41,7 +44,13 @@ class HFGenerator:
         self._room: int | None = getattr(getattr(model, "config", None), "max_position_embeddings", None)
 
     def generate(
-        self, token_ids: Sequence[Sequence[int]], *, max_tokens: int, stop: Sequence[str] = ()
+        self,
+        token_ids: Sequence[Sequence[int]],
+        *,
+        max_tokens: int,
+        stop: Sequence[str] = (),
+        temperature: float = 0.0,
+        seed: int = 0,
     ) -> tuple[tuple[str, bool], ...]:
         """One (text, was cut at the limit) per prompt, in the order of `token_ids`.
 
@@ -49,6 +58,8 @@ class HFGenerator:
             token_ids: prompts, each of at least one token.
             max_tokens: most new tokens; less where the model has no position left.
             stop: strings that end a text and are cut off with what follows; looked for in each row's text.
+            temperature: 0 is greedy; above, tokens are drawn from p^(1 / temperature).
+            seed: with a prompt's place in `token_ids`, decides what is drawn for it; greedy texts do not need it.
 
         The texts come without special tokens and surrounding blanks.
         """
@@ -57,13 +68,19 @@ class HFGenerator:
         with evaluating(self.model):
             for at in range(0, len(order), self.batch_size):
                 group = order[at : at + self.batch_size]
-                found = self._batch([token_ids[i] for i in group], max_tokens, stop)
+                draws = [np.random.default_rng([seed, i]) for i in group] if temperature > 0 else None
+                choose = _greedy if draws is None else _Draw(temperature, draws)
+                found = self._batch([token_ids[i] for i in group], max_tokens, stop, choose)
                 for i, answer in zip(group, found, strict=True):
                     out[i] = answer
         return tuple(out)
 
     def _batch(
-        self, prompts: Sequence[Sequence[int]], max_tokens: int, stop: Sequence[str]
+        self,
+        prompts: Sequence[Sequence[int]],
+        max_tokens: int,
+        stop: Sequence[str],
+        choose: Callable[[Tensor, Sequence[int]], Tensor],
     ) -> list[tuple[str, bool]]:
         device = next(self.model.parameters()).device
         ids, mask = _pad_left(prompts, self.encoder.pad_id)
@@ -72,11 +89,11 @@ class HFGenerator:
         said: list[list[int]] = [[] for _ in prompts]
         ended = [False] * len(prompts)
         going = [limit > 0 for limit in limits]
-        past: Any = None
+        rows, past = list(range(len(prompts))), None  # rows[k]: which prompt the k-th row of the tensors is
         while any(going):
             logits, past = self._step(ids, mask, past)
-            chosen: list[int] = logits.argmax(-1).tolist()
-            for i, token in enumerate(chosen):
+            chosen: list[int] = choose(logits, rows).tolist()
+            for i, token in zip(rows, chosen, strict=True):
                 if not going[i]:
                     continue
                 if token in self.stop_ids:
@@ -86,10 +103,16 @@ class HFGenerator:
                     ended[i] = bool(stop) and cut_at_stop(self.encoder.decode(said[i]), stop)[1]
                 going[i] = not ended[i] and len(said[i]) < limits[i]
             new = torch.tensor(
-                [[t if g else self.encoder.pad_id] for t, g in zip(chosen, going, strict=True)]
-            )
-            ids = new.to(device) if past is not None else torch.cat([ids, new.to(device)], dim=1)
+                [[t if going[i] else self.encoder.pad_id] for i, t in zip(rows, chosen, strict=True)]
+            ).to(device)
+            ids = new if past is not None else torch.cat([ids, new], dim=1)
             mask = torch.cat([mask, torch.ones_like(mask[:, :1])], dim=1)
+            kept = [k for k, i in enumerate(rows) if going[i]]
+            if 0 < len(kept) <= len(rows) // 2 and (past is None or hasattr(past, "batch_select_indices")):
+                rows, where = [rows[k] for k in kept], torch.tensor(kept, device=device)
+                ids, mask = ids[where], mask[where]
+                if past is not None:
+                    past.batch_select_indices(where)
         texts = [cut_at_stop(self.encoder.decode(tokens), stop)[0].strip() for tokens in said]
         return [(text, not end) for text, end in zip(texts, ended, strict=True)]
 
@@ -104,6 +127,23 @@ class HFGenerator:
             inputs["logits_to_keep"] = 1
         result = self.model(**inputs)
         return result.logits[:, -1].float(), getattr(result, "past_key_values", None)
+
+
+def _greedy(logits: Tensor, rows: Sequence[int]) -> Tensor:
+    return logits.argmax(-1)
+
+
+class _Draw:
+    """Next tokens [B] by the inverse of each row's distribution function, from one uniform number a row and step."""
+
+    def __init__(self, temperature: float, draws: Sequence[np.random.Generator]) -> None:
+        self._temperature, self._draws = temperature, draws
+
+    def __call__(self, logits: Tensor, rows: Sequence[int]) -> Tensor:
+        below = (logits.double() / self._temperature).softmax(-1).cumsum(-1)
+        uniform = torch.tensor([[self._draws[i].random()] for i in rows], dtype=below.dtype)
+        at = torch.searchsorted(below, uniform.to(below.device) * below[:, -1:], right=True)
+        return at[:, 0].clamp(max=logits.shape[-1] - 1)
 
 
 def _pad_left(prompts: Sequence[Sequence[int]], pad_id: int) -> tuple[Tensor, Tensor]:

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from harness.errors import DataError, near
-from harness.mini import facts, passages
+from harness.mini import facts, passages, refusal
 from harness.mini.authors import CAST, KINDS, TOFU, Author, authors, rows
 
 DATA = Path(__file__).parent / "data"
@@ -105,6 +105,7 @@ def files() -> dict[str, str]:
         for name, records in configs.items()
     }
     out["tofu/idontknow.jsonl"] = "".join(json.dumps(text) + "\n" for text in refusals())
+    out["tofu/refusal_prompts.jsonl"] = "".join(json.dumps(text) + "\n" for text in refusal.prompts())
     return dict(sorted(out.items()))
 
 

@@ -18,13 +18,12 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
 from harness.errors import DataError, ModelError, near
 from harness.specs import TaskRef, Template
 from harness.tasks import tofu_columns, tofu_data, tofu_scores
 from harness.tasks.tofu_data import Source, TofuRows
 from harness.tasks.tofu_extras import Extras
+from harness.tasks.tofu_resources import Resources
 from harness.types import (
     Answer,
     Answers,
@@ -40,7 +39,7 @@ from harness.types import (
     TextRow,
 )
 
-OPTIONS = ("fluency", "idk", "mia", "retain", "revision")
+OPTIONS = ("fluency", "idk", "mia", "refusal", "retain", "revision")
 MAX_TOKENS = 200
 """Of a greedy answer (open-unlearning's setting; the first TOFU code counted the prompt in)."""
 
@@ -51,8 +50,8 @@ def build(ref: TaskRef, template: Template) -> TofuTask:
     Args:
         ref: `split` is forget01, forget05 or forget10. `data` is a folder of JSON-lines files (one a
             config), or a hub id; default `locuslab/TOFU`. Options: `retain` names the retain split (the
-            complement is the only right one), `idk` is a file or hub data set of I-don't-know answers,
-            `revision` is the hub's, `fluency` and `mia` are those of `tofu_extras.Extras`.
+            complement is the only right one), `idk` is a file or hub data set of I-don't-know answers, `refusal` one
+            of prompts that are refused, `revision` is the hub's, `fluency` and `mia` are those of `tofu_extras.Extras`.
         template: not used; a prompt is rendered by the model's encoder.
 
     Raises:
@@ -66,7 +65,8 @@ def build(ref: TaskRef, template: Template) -> TofuTask:
     extras = Extras.of(ref.options)
     source = _source(ref.data, str(ref.options.get("revision", "main")))
     rows = tofu_data.load(source, ref.split, ref.options.get("retain"))
-    return TofuTask(source, rows, ref.options.get("idk"), extras)
+    given = {option: ref.options.get(option) for option in ("idk", "refusal")}
+    return TofuTask(source, rows, Resources(source, rows, given), extras)
 
 
 def outline(ref: TaskRef) -> Outline:
@@ -99,8 +99,7 @@ class TofuTask:
     Args:
         source: where the rows came from.
         rows: all rows of the split.
-        idk: file or hub data set of I-don't-know answers; default `idontknow.jsonl` in the data folder, or
-            open-unlearning's data set when the rows came from the hub.
+        supplies: what methods can ask for.
         extras: which fluency and which further membership attacks are wanted.
     """
 
@@ -109,28 +108,11 @@ class TofuTask:
     rows_public = True
 
     def __init__(
-        self, source: Source, rows: TofuRows, idk: str | None = None, extras: Extras | None = None
+        self, source: Source, rows: TofuRows, supplies: Resources | None = None, extras: Extras | None = None
     ) -> None:
         self.source, self.rows, self.extras = source, rows, extras or Extras()
         self.revision = source.revision
-        self._idk = self._find_idk(idk)
-
-    def _find_idk(self, given: str | None) -> Path | str | None:
-        if given is None:
-            if self.source.folder is None:
-                return tofu_data.HUB_IDK
-            default = self.source.folder / tofu_data.IDK_FILE
-            return default if default.is_file() else None
-        for path in (Path(given).expanduser(), (self.source.folder or Path()) / given):
-            if path.is_file():
-                return path
-        if given.count("/") == 1 and not given.startswith((".", "~", "/")):
-            return given
-        raise DataError(
-            f"the I-don't-know answers {given!r} do not exist",
-            "option idk is a file, one answer a line, or a hub data set",
-            "mend the option idk",
-        )
+        self._supplies = supplies or Resources(source, rows, {})
 
     def case_ids(self) -> tuple[str, ...]:
         """The split."""
@@ -153,35 +135,16 @@ class TofuTask:
 
     def resources(self) -> tuple[str, ...]:
         """What `resource` can give for these rows."""
-        names = ("alternative_answers",) if self._idk is not None else ()
-        return (*names, "random_labels") if len(self.rows.train[0]) > 1 else names
+        return self._supplies.names()
 
-    def resource(self, name: str, case: Case, seed: int) -> tuple[TextRow, ...]:
-        """The forget rows, in order, with other answers.
+    def resource(self, name: str, case: Case, seed: int) -> Any:
+        """What a method asks for.
 
-        `alternative_answers` draws an I-don't-know answer for each row; `random_labels` gives each question
-        another forget row's answer, every answer once. Both are functions of the seed.
+        Rows in the order of the forget rows, functions of the seed: `alternative_answers` have an I-don't-know answer
+        each; `random_labels` have another forget row's answer, every answer once. Texts: `idk_answers` is the pool,
+        `refusal_prompts` are questions that a model should refuse, `subjects` names whom the forget rows are about.
         """
-        if name not in self.resources():
-            todo = "put idontknow.jsonl beside the data, or give the option idk"
-            raise DataError(f"tofu supplies no {name!r} here", near(name, self.resources()), todo)
-        if name == "random_labels":
-            answers = [case.forget[i].target for i in derangement(len(case.forget), seed)]  # type: ignore[union-attr]
-        else:
-            pool = self._idk_answers()
-            answers = [
-                pool[i] for i in np.random.default_rng(seed).integers(len(pool), size=len(case.forget))
-            ]
-        return tuple(
-            TextRow(row.id, row.prompt, answer)
-            for row, answer in zip(case.forget, answers, strict=True)
-            if isinstance(row, TextRow)
-        )
-
-    def _idk_answers(self) -> tuple[str, ...]:
-        if isinstance(self._idk, Path):
-            return tofu_data.read_idk(self._idk)
-        return tuple(tofu_data.first_text(record) for record in tofu_data.Hub(str(self._idk)).rows(None))
+        return self._supplies.get(name, case, seed)
 
     def judge(
         self, loaded: Any, probes: Sequence[Probe], answers: Mapping[str, Answer]
@@ -232,17 +195,3 @@ def _hub_fluency(said: GenerationAnswers) -> RowValues:
         return RowValues(said.ids, tuple(fluency.clean_probability(fluency.hub_logits(said.texts))))
     except ModelError as error:
         return RowValues((), (), str(error))
-
-
-def derangement(count: int, seed: int) -> list[int]:
-    """A random permutation of 0..count-1 in which nothing stays in its place (one cycle: Sattolo 1986).
-
-    >>> all(i != j for i, j in enumerate(derangement(5, seed=0)))
-    True
-    """
-    order = list(range(count))
-    rng = np.random.default_rng(seed)
-    for i in range(count - 1, 0, -1):
-        j = int(rng.integers(i))
-        order[i], order[j] = order[j], order[i]
-    return order

@@ -15,7 +15,6 @@ from harness.types import TextRow
 
 HUB = "locuslab/TOFU"
 HUB_IDK = "open-unlearning/idk"
-IDK_FILE = "idontknow.jsonl"
 PAIRS = {
     "forget01": ("retain99", "holdout01"),
     "forget05": ("retain95", "holdout05"),
@@ -305,8 +304,8 @@ def _disjoint(name: str, rows: Sequence[TextRow], other: str, questions: Sequenc
         )
 
 
-def read_idk(path: Path) -> tuple[str, ...]:
-    """I-don't-know answers, one a line: plain text, a JSON string, or a JSON object with one text in it."""
+def read_texts(path: Path) -> tuple[str, ...]:
+    """Texts, one a line: plain, a JSON string, or a JSON object with one text in it."""
     found: list[str] = []
     for number, line in enumerate(path.read_text(encoding="utf-8").split("\n"), start=1):
         text = line.strip()
@@ -316,10 +315,10 @@ def read_idk(path: Path) -> tuple[str, ...]:
             try:
                 text = first_text(json.loads(text))
             except json.JSONDecodeError:
-                raise DataError(f"{path} line {number} is not JSON", "", "one answer a line") from None
+                raise DataError(f"{path} line {number} is not JSON", "", "one text a line") from None
         found.append(text)
     if not found:
-        raise DataError(f"{path} has no answers", "", "one answer a line is needed")
+        raise DataError(f"{path} has no texts", "", "one text a line is needed")
     return tuple(found)
 
 
@@ -332,5 +331,5 @@ def first_text(value: Any) -> str:
     if isinstance(value, Mapping):
         value = next((v for v in value.values() if isinstance(v, str)), None)
     if not isinstance(value, str) or not value:
-        raise DataError(f"an I-don't-know answer is {value!r}", "", "one text a line is needed")
+        raise DataError(f"a line holds {value!r}", "", "one text a line is needed")
     return value
