@@ -50,10 +50,29 @@ def board_list(json: JsonOption = False) -> None:
 def board_show(
     name: Annotated[str, typer.Argument(help="Board; the default one without.")] = "",
     format: FormatOption = "table",
+    all_columns: Annotated[
+        bool, typer.Option("--all-columns", help="Also those that do not fit into the terminal.")
+    ] = False,
 ) -> None:
-    """A board's table."""
+    """A board's table: what fits into the terminal, and the names of what does not."""
     workspace = find_workspace()
-    print_table(workspace, name or workspace.default_board(), format)
+    print_table(workspace, name or workspace.default_board(), format, all_columns=all_columns)
+
+
+@board_app.command("overall")
+def board_overall(
+    format: Annotated[str, typer.Option("--format", help="table, json or csv.")] = "table",
+) -> None:
+    """All boards at once: each method's rank on each, the mean, and its performance profile's score."""
+    from harness.leaderboard import overall
+    from harness.show import print_rows, standings_data, standings_rows
+
+    workspace = find_workspace()
+    found = overall(workspace, open_store(workspace))
+    if format == "json":
+        print_json(standings_data(found))
+    else:
+        print_rows(*standings_rows(found), format)
 
 
 @board_app.command("default")
@@ -105,7 +124,7 @@ def db_query(
     sql: Annotated[str, typer.Argument(help="A statement that reads.")],
     format: Annotated[str, typer.Option("--format", help="table, json or csv.")] = "table",
 ) -> None:
-    """Ask the database: tables runs, scores, rows, trajectories, ledgers, absent."""
+    """Ask the database: tables runs, scores, rows, trajectories, diagnostics, ledgers, absent, comparisons, ..."""
     from harness.show import print_rows
 
     columns, rows = open_store(find_workspace()).query(sql)
@@ -154,11 +173,16 @@ def list_tasks() -> None:
 
 
 @list_app.command("optimizers")
-def list_optimizers() -> None:
-    """Optimizers, with the first line of their description."""
-    from harness.show import optimizer_lines
+def list_optimizers(
+    explain: Annotated[
+        str, typer.Option("--explain", help="A model: how matrix optimizers treat its parameters.")
+    ] = "",
+) -> None:
+    """Optimizers, with the first line of their description; with a model, which sides are preconditioned."""
+    from harness.show import optimizer_lines, treatment_lines
 
-    for line in optimizer_lines():
+    lines = treatment_lines(explain, find_workspace().roots) if explain else optimizer_lines()
+    for line in lines:
         typer.echo(line)
 
 

@@ -4,10 +4,15 @@ Cases are fixed strata: a board always asks all of them, so only the seeds withi
 c = 1..C, n_c seeds and sample variances s_c^2, the mean is the mean of the case means, its variance is
 sum_c (s_c^2 / n_c) / C^2, and the degrees of freedom are those of Welch and Satterthwaite (Welch 1947,
 Biometrika 34). With one case this is the one-sample Student t.
+
+Further parts of the variance, such as that of drawing other rows (`bootstrap`), are added to those of the seeds.
+Because they bring many degrees of freedom, the sum can give a narrower interval than the few seeds alone; then that
+of the seeds stands. So a further part never makes anything surer.
 """
 
 from __future__ import annotations
 
+import functools
 import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
@@ -37,8 +42,12 @@ class Estimate:
     why: str = ""
 
 
-def estimate(strata: Sequence[Sequence[float]]) -> Estimate:
+def estimate(strata: Sequence[Sequence[float]], parts: Sequence[tuple[float, float]] = ()) -> Estimate:
     """The mean of `strata` (one list of values per case) and its interval.
+
+    Args:
+        strata: values of the seeds of each case.
+        parts: (variance of the mean, degrees of freedom) that come on top of what the seeds vary by.
 
     >>> e = estimate([[1.0, 2.0, 3.0]])
     >>> e.mean, e.sd, round(e.low, 3), round(e.high, 3), e.df
@@ -47,8 +56,8 @@ def estimate(strata: Sequence[Sequence[float]]) -> Estimate:
     'one seed: no interval'
     """
     n = sum(len(values) for values in strata)
-    scale = _scale(value for values in strata for value in values)
-    scaled = [[value / scale for value in values] for values in strata]
+    scale = _scale([*(v for values in strata for v in values), *(math.sqrt(part) for part, _ in parts)])
+    scaled = strata if scale == 1.0 else [[value / scale for value in values] for values in strata]
     means = [math.fsum(values) / len(values) for values in scaled]
     mean = math.fsum(means) / len(means)
     if any(len(values) < 2 for values in scaled):
@@ -56,16 +65,23 @@ def estimate(strata: Sequence[Sequence[float]]) -> Estimate:
         return Estimate(mean * scale, None, None, None, None, n, why)
     variances = [_variance(values, m) for values, m in zip(scaled, means, strict=True)]
     sd = math.sqrt(math.fsum(variances) / len(variances))
-    error, df = _error(variances, [len(values) for values in scaled])
-    half = _t_quantile(0.5 + LEVEL / 2, df) * error if error else 0.0
+    counts = [len(values) for values in scaled]
+    half, df = max(
+        (_t_quantile(0.5 + LEVEL / 2, df) * error if error else 0.0, df)
+        for error, df in (_error(variances, counts, some, scale) for some in ((), parts))
+    )
     low, high = (mean - half) * scale, (mean + half) * scale
     if not (math.isfinite(low) and math.isfinite(high)):
         return Estimate(mean * scale, None, None, None, None, n, "the interval is too wide for a number")
     return Estimate(mean * scale, sd * scale, low, high, df, n)
 
 
-def paired_p(differences: Sequence[Sequence[float]]) -> float | None:
+def paired_p(
+    differences: Sequence[Sequence[float]], parts: Sequence[tuple[float, float]] = ()
+) -> float | None:
     """Two-sided p of the stratified paired t test: are the differences (one list per case) zero on average?
+
+    `parts` are as in `estimate`. `paired.pair_tests` does the same for all pairs of a table at once.
 
     None where it cannot be computed: a case with one seed. Where nothing varies, a difference of zero (up to
     rounding) gives 1 and any other gives 0.
@@ -75,17 +91,19 @@ def paired_p(differences: Sequence[Sequence[float]]) -> float | None:
     """
     if not differences or any(len(values) < 2 for values in differences):
         return None
-    scale = _scale(value for values in differences for value in values)
+    scale = _scale([*(v for values in differences for v in values), *(math.sqrt(part) for part, _ in parts)])
     scaled = [[value / scale for value in values] for values in differences]
     means = [math.fsum(values) / len(values) for values in scaled]
     mean = math.fsum(means) / len(means)
     variances = [_variance(values, m) for values, m in zip(scaled, means, strict=True)]
-    error, df = _error(variances, [len(values) for values in scaled])
     if mean == 0:
         return 1.0
-    if error <= 1e-15 * abs(mean):
-        return 0.0
-    return min(1.0, 2 * _t_tail(abs(mean) / error, df))
+    counts = [len(values) for values in scaled]
+    tests = [_error(variances, counts, some, scale) for some in ((), parts)]
+    return max(
+        0.0 if error <= 1e-15 * abs(mean) else min(1.0, 2 * _t_tail(abs(mean) / error, df))
+        for error, df in tests
+    )
 
 
 def holm(p_values: Sequence[float]) -> list[float]:
@@ -104,9 +122,11 @@ def holm(p_values: Sequence[float]) -> list[float]:
 
 
 def _scale(values: Iterable[float]) -> float:
-    """A power of two at least as large as every value, so that squares neither overflow nor lose digits."""
-    largest = max((abs(v) for v in values), default=0.0)
-    return math.ldexp(1.0, min(math.frexp(largest)[1], 1023)) if largest else 1.0
+    """A power of two by which values are divided so that squares neither overflow nor lose digits."""
+    largest = max(map(abs, values), default=0.0)
+    if largest == 0.0 or 1e-50 < largest < 1e50:
+        return 1.0
+    return math.ldexp(1.0, min(math.frexp(largest)[1], 1023))
 
 
 def _variance(values: Sequence[float], mean: float) -> float:
@@ -114,14 +134,18 @@ def _variance(values: Sequence[float], mean: float) -> float:
     return spread if len(set(values)) > 1 else 0.0
 
 
-def _error(variances: Sequence[float], counts: Sequence[int]) -> tuple[float, float]:
-    """Standard error of the mean over cases, and its degrees of freedom."""
-    parts = [s / n / len(variances) ** 2 for s, n in zip(variances, counts, strict=True)]
-    total = math.fsum(parts)
-    weight = math.fsum(part**2 / (n - 1) for part, n in zip(parts, counts, strict=True))
+def _error(
+    variances: Sequence[float], counts: Sequence[int], more: Sequence[tuple[float, float]], scale: float
+) -> tuple[float, float]:
+    """Standard error of the mean over cases, in units of `scale`, and its degrees of freedom."""
+    parts = [(s / n / len(variances) ** 2, n - 1) for s, n in zip(variances, counts, strict=True)]
+    parts += [(part / scale / scale, df) for part, df in more]
+    total = math.fsum(part for part, _ in parts)
+    weight = math.fsum(part**2 / df for part, df in parts)
     return math.sqrt(total), total**2 / weight if weight > 0 else math.inf
 
 
+@functools.lru_cache(maxsize=4096)
 def _t_quantile(p: float, df: float) -> float:
     from scipy.special import ndtri, stdtrit
 

@@ -4,14 +4,12 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from harness import plugins, preflight
+from harness import plugins
 from harness.errors import UharnessError
-from harness.rank import rank
+from harness.leaderboard import load, meanings
 from harness.render import BoardPage, MethodPage, Site, render_site
 from harness.site import read_static, write_site
-from harness.specs import Board
 from harness.store import Store
-from harness.types import MetricInfo
 from harness.workspace import Workspace
 
 
@@ -27,26 +25,16 @@ def build_site(workspace: Workspace, store: Store, folder: Path) -> int:
 def collect(workspace: Workspace, store: Store) -> Site:
     """Everything that the pages show, read from the database and the submissions."""
     boards, metrics = [], {}
-    records = store.load_records()
     for name in workspace.board_names():
         board = workspace.board(name)
-        mine = [r for r in records if r.board == name]
-        known, cases = _described(workspace, board)
+        known, cases = meanings(workspace, board)
         metrics |= known
-        boards.append(BoardPage(rank(board, mine, known, cases=cases), mine))
+        shown = load(store, board, known, cases)
+        boards.append(BoardPage(shown.table, shown.records))
     return Site(
         boards=boards, methods=_methods(workspace), metrics=metrics,
         rows=store.load_all_rows(), trajectories=store.load_all_trajectories(),
     )  # fmt: skip
-
-
-def _described(workspace: Workspace, board: Board) -> tuple[dict[str, MetricInfo], tuple[str, ...]]:
-    """Metrics and cases of a board; of one whose data are not here, only what every run has."""
-    try:
-        known = preflight.described(board, workspace)
-    except UharnessError:
-        return dict(preflight.COST_COLUMNS), board.cases
-    return dict(known.metrics), known.cases
 
 
 def _methods(workspace: Workspace) -> list[MethodPage]:

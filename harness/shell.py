@@ -48,8 +48,15 @@ def print_json(value: Any) -> None:
     typer.echo(json.dumps(value, indent=1, sort_keys=True, allow_nan=False, ensure_ascii=False))
 
 
-def print_table(workspace: Workspace, name: str, style: str, mark: Sequence[str] | set[str] = ()) -> None:
+def print_table(
+    workspace: Workspace,
+    name: str,
+    style: str,
+    mark: Sequence[str] | set[str] = (),
+    *,
+    all_columns: bool = False,
+) -> None:
     """A board's table on standard output."""
     from harness.show import board_table
 
-    board_table(workspace, open_store(workspace), name, style, frozenset(mark))
+    board_table(workspace, open_store(workspace), name, style, frozenset(mark), all_columns)

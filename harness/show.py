@@ -6,16 +6,22 @@ import csv
 import importlib
 import inspect
 import json
+import shutil
 import sys
 from collections.abc import Mapping, Sequence
+from dataclasses import asdict
+from pathlib import Path
 from typing import Any
 
 from harness import plugins, preflight
 from harness.errors import InputError, UharnessError, near
-from harness.rank import rank
+from harness.leaderboard import load
+from harness.overall import Standing
 from harness.specs import Board, RunRecord
 from harness.store import Store
-from harness.tables import format_table, number, rich_table
+from harness.tables import heading, number
+from harness.tabletext import format_table, rich_table
+from harness.tradeoffs import TradeOff
 from harness.types import MetricInfo
 from harness.workspace import Workspace
 
@@ -28,26 +34,73 @@ def metrics_of(workspace: Workspace, board: Board) -> dict[str, MetricInfo]:
 
 
 def board_table(
-    workspace: Workspace, store: Store, name: str, style: str, mark: frozenset[str] = frozenset()
+    workspace: Workspace,
+    store: Store,
+    name: str,
+    style: str,
+    mark: frozenset[str] = frozenset(),
+    all_columns: bool = False,
 ) -> None:
-    """Print a board's table; on a terminal with colours, else as plain text."""
+    """Print a board's table: in colours on a terminal, else as plain text; what does not fit is named."""
     if style not in STYLES:
         raise InputError(f"no format {style!r}", near(style, STYLES), "")
     known = preflight.described(workspace.board(name), workspace)
-    table = rank(known.board, store.load_records(known.board.name), known.metrics, cases=known.cases)
-    if style == "table" and sys.stdout.isatty():
+    shown = load(store, known.board, known.metrics, known.cases)
+    if style != "table":
+        sys.stdout.write(format_table(shown.table, style, curves=shown.curves))
+        return
+    width = None if all_columns else shutil.get_terminal_size((120, 24)).columns
+    if sys.stdout.isatty() and not all_columns:
         from rich.console import Console
 
-        Console().print(rich_table(table))
+        Console(width=width).print(rich_table(shown.table, width, shown.curves))
     else:
-        sys.stdout.write(format_table(table, style))
-    if mark and style == "table":
+        sys.stdout.write(format_table(shown.table, "table", width=width, curves=shown.curves))
+    for line in front_lines(shown.trade_offs):
+        print(line)
+    if mark:
         mine = [
             f"{row.rank if row.rank is not None else '-'}: {row.entry}"
-            for row in table.rows
+            for row in shown.table.rows
             if row.entry in mark
         ]
-        sys.stdout.write("just run: " + "; ".join(mine) + "\n")
+        print("just run: " + "; ".join(mine))
+
+
+def front_lines(found: Sequence[TradeOff]) -> list[str]:
+    """Who is on the Pareto front of each trade-off in which at least two rows are compared."""
+    lines = []
+    for trade in found:
+        if sum(point.best is not None for point in trade.points) > 1:
+            best = ", ".join(
+                f"{point.entry} ({number(point.x.mean)}, {number(point.y.mean)})" for point in trade.front
+            )
+            lines.append(f"Best of {heading(trade.x)} and {heading(trade.y)} (Pareto): {best}")
+    return lines
+
+
+def standings_data(found: Sequence[Standing]) -> list[dict[str, Any]]:
+    """Methods over all boards, all digits kept."""
+    return [
+        {"submission": s.submission, "optimizer": s.optimizer, "title": s.title, "mean_rank": s.mean_rank,
+         "boards": s.boards, "places": [asdict(place) for place in s.places],
+         "profile": None if s.profile is None else asdict(s.profile)}
+        for s in found
+    ]  # fmt: skip
+
+
+def standings_rows(found: Sequence[Standing]) -> tuple[list[str], list[list[str]]]:
+    """Methods over all boards as a table of texts: a column per board with the rank there, or a dash."""
+    boards = [place.board for place in found[0].places] if found else []
+    rows = [
+        [
+            f"{s.mean_rank:.2f}", s.title or s.submission, s.submission, s.optimizer,
+            number(s.profile.score) if s.profile is not None else "–",
+            *(str(place.rank) if place.ranked else "–" for place in s.places),
+        ]
+        for s in found
+    ]  # fmt: skip
+    return ["mean rank", "method", "submission", "optimizer", "profile", *boards], rows
 
 
 def budget_text(board: Board) -> str:
@@ -181,6 +234,25 @@ def optimizer_lines() -> list[str]:
         about = inspect.getdoc(importlib.import_module(f"harness.optim.{name}")) or ""
         lines.append(f"{name:16} {about.splitlines()[0] if about else ''}")
     return lines
+
+
+def treatment_lines(reference: str, roots: tuple[Path, ...]) -> list[str]:
+    """How matrix optimizers treat a model's parameters, one line a kind; blocks are collapsed to `*`."""
+    from harness.models import skeleton
+    from harness.optim.sides import sides
+
+    model = skeleton(reference, roots)
+    shapes = {name: tuple(parameter.shape) for name, parameter in model.named_parameters()}
+    kinds: dict[tuple[str, ...], int] = {}
+    for name, side in sides(model).items():
+        pattern = ".".join("*" if part.isdigit() else part for part in name.split("."))
+        shape = " x ".join(map(str, shapes[name]))
+        kind = (pattern, shape, side.role, side.treatment, side.why)
+        kinds[kind] = kinds.get(kind, 0) + 1
+    cells = [("parameter", "shape", "count", "role", "sides", "because")]
+    cells += [(kind[0], kind[1], str(count), *kind[2:]) for kind, count in kinds.items()]
+    widths = [max(map(len, column)) for column in zip(*cells, strict=True)]
+    return ["  ".join(v.ljust(w) for v, w in zip(line, widths, strict=True)).rstrip() for line in cells]
 
 
 def metric_lines(workspace: Workspace, board: str) -> list[dict[str, Any]]:

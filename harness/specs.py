@@ -102,7 +102,40 @@ class Budget(Spec):
         return "reference_steps" if self.reference_steps is not None else "updates"
 
 
-class Stop(Spec):
+class _Threshold(Spec):
+    """A bound from above (`at_most`) or from below (`at_least`)."""
+
+    at_most: float | None = None
+    at_least: float | None = None
+
+    @model_validator(mode="after")
+    def _one_side(self) -> _Threshold:
+        if (self.at_most is None) == (self.at_least is None):
+            raise ValueError(f"a {type(self).__name__.lower()} has exactly one of at_most, at_least")
+        return self
+
+    @property
+    def level(self) -> float:
+        """The bound itself."""
+        return self.at_most if self.at_most is not None else (self.at_least or 0.0)
+
+    def reached(self, value: float) -> bool:
+        """Whether `value` is on the far side of the threshold; NaN never is."""
+        return value <= self.level if self.at_most is not None else value >= self.level
+
+
+class Target(_Threshold):
+    """A value of a metric to reach, from above (`at_most`) or from below (`at_least`)."""
+
+    metric: str = Field(pattern=f"^{METRIC_ID.pattern}$")
+
+    @property
+    def text(self) -> str:
+        """In words, such as `forget.p ≤ 0.1`."""
+        return f"{self.metric} {'≤' if self.at_most is not None else '≥'} {self.level:g}"
+
+
+class Stop(_Threshold):
     """A threshold that ends training early, checked off the clock every `check_every` updates.
 
     `metric` is one of `forget.p`, `retain.p` (mean probability of the right answer; for texts the per-row geometric
@@ -110,19 +143,11 @@ class Stop(Spec):
     """
 
     metric: Literal["forget.p", "retain.p", "forget.acc", "retain.acc"]
-    at_most: float | None = None
-    at_least: float | None = None
     check_every: PositiveInt = 1
 
-    @model_validator(mode="after")
-    def _one_side(self) -> Stop:
-        if (self.at_most is None) == (self.at_least is None):
-            raise ValueError("a stop has exactly one of at_most, at_least")
-        return self
 
-    def reached(self, value: float) -> bool:
-        """Whether `value` is on the far side of the threshold; NaN never is."""
-        return value <= self.at_most if self.at_most is not None else value >= (self.at_least or 0.0)
+SHOWN_ONLY = {"title", "columns", "rank_by", "settings", "seeds", "cases", "lr_grid", "target"}
+"""Fields of a board that change no number of a run: presentation, and what is in the entries anyway."""
 
 
 class Board(Spec):
@@ -130,6 +155,7 @@ class Board(Spec):
 
     `models` maps roles to model references: a hub id, a folder, or `mini:NAME` for a model that ships with the
     package. `{case}` and `{seed}` in a reference are filled in per run.
+    `target` is what time-to-target is taken to; without one it is the stop.
     """
 
     name: str = Field(pattern=r"^[a-z0-9][a-z0-9_.-]*$")
@@ -145,11 +171,29 @@ class Board(Spec):
     template: Template = Template()
     budget: Budget
     stop: Stop | None = None
+    target: Target | None = None
     seeds: tuple[int, ...] = Field(min_length=1)
     seeds_change: str = "the order of the rows"
     columns: tuple[str, ...] = Field(min_length=1)
     rank_by: str
     settings: dict[str, dict[str, Any]] = Field(default_factory=dict)
+    lr_grid: dict[str, tuple[PositiveFloat, ...]] = Field(default_factory=dict)
+
+    @field_validator("lr_grid")
+    @classmethod
+    def _rates(cls, grids: dict[str, tuple[float, ...]]) -> dict[str, tuple[float, ...]]:
+        for key, rates in grids.items():
+            if not rates or len(set(rates)) != len(rates):
+                raise ValueError(f"lr_grid.{key} is empty or names a rate twice")
+        return {key: tuple(sorted(rates)) for key, rates in grids.items()}
+
+    def learning_rates(self, loss: str, optimizer: str) -> tuple[float, ...]:
+        """The rates that `uharness compare` tries for a pair, ascending; empty where the board names none.
+
+        Of the keys of `lr_grid` the most special one counts: `LOSS.OPTIMIZER`, `OPTIMIZER`, `LOSS`, `default`.
+        """
+        keys = (f"{loss}.{optimizer}", optimizer, loss, "default")
+        return next((self.lr_grid[key] for key in keys if key in self.lr_grid), ())
 
     @field_validator("seeds")
     @classmethod
@@ -173,10 +217,10 @@ class Board(Spec):
     def board_version(self) -> str:
         """`version` and a hash of everything that can change a number; presentation and settings are left out.
 
-        What a submission was run with is in its entry, so `settings` of one method never age another's rows.
+        What a submission was run with is in its entry, so `settings` of one method never age another's rows, nor do
+        the rates of `lr_grid`.
         """
-        shown_only = {"title", "columns", "rank_by", "settings", "seeds", "cases"}
-        return f"{self.version}-{content_hash(self.model_dump(mode='json', exclude=shown_only), 10)}"
+        return f"{self.version}-{content_hash(self.model_dump(mode='json', exclude=SHOWN_ONLY), 10)}"
 
 
 class OptimizerSpec(Spec):

@@ -9,9 +9,13 @@ anew at any time. A database belongs to one list of leaderboards folders. Its ta
 - `rows`: run_id, position, metric, row_id, value, probe, why, prompt, target, answer. Texts are NULL where
   the rows are not public.
 - `trajectories`: run_id, step, updates, charged_s, metric, value, why.
+- `diagnostics`: run_id, kind, name, block, role, measure, step, updates, charged_s, value, why.
 - `ledgers`: run_id, trainings, proxy_evaluations, full_evaluations, charged_s, gpu_hours, selection,
   proxy_rows, proxy_rows_in_probes.
 - `absent`: run_id, why, file, file_size, file_mtime_ns: what should be here and is not.
+- `comparisons`: one line per comparison of optimizers: comparison, board, board_version, hardware, seconds,
+  until_slowest, complete, its exact text; of one that cannot be read only `why` and the file.
+- `comparison_runs`: comparison, loss, optimizer, lr, role, picked, final, run_id, proxy, jsd.
 - `meta`: `schema`, the number of this layout.
 """
 
@@ -25,11 +29,17 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+
+from harness import comparisons
+from harness.bootstrap import PerRow
+from harness.comparisons import Comparison
 from harness.database import Database, UnusableDatabase
 from harness.errors import InputError, StoreError
 from harness.recordfiles import Absent, find_records, parse_record, remove_leftovers, write_files
 from harness.recordlines import Batch, Stamp, stamp
-from harness.recordtables import COLUMNS, ROWS, TRAJECTORY, trajectory_of
+from harness.recordtables import COLUMNS, DIAGNOSTICS, ROWS, TRAJECTORY, trajectory_of
+from harness.sparkline import Curve
 from harness.specs import RunRecord
 from harness.types import Trajectory
 
@@ -37,7 +47,7 @@ if TYPE_CHECKING:
     import duckdb
     import pyarrow as pa
 
-SCHEMA = 1
+SCHEMA = 3
 _RUN = "run_id VARCHAR, "
 _FILE = "file VARCHAR, file_size BIGINT, file_mtime_ns BIGINT"
 _TABLES = {
@@ -56,12 +66,27 @@ _TABLES = {
     "trajectories": (
         f"{_RUN} step BIGINT, updates BIGINT, charged_s DOUBLE, metric VARCHAR, value DOUBLE, why VARCHAR"
     ),
+    "diagnostics": (
+        f"{_RUN} kind VARCHAR, name VARCHAR, block BIGINT, role VARCHAR, measure VARCHAR, step BIGINT, "
+        "updates BIGINT, charged_s DOUBLE, value DOUBLE, why VARCHAR"
+    ),
     "ledgers": (
         f"{_RUN} trainings BIGINT, proxy_evaluations BIGINT, full_evaluations BIGINT, charged_s DOUBLE, "
         "gpu_hours DOUBLE, selection VARCHAR, proxy_rows BIGINT, proxy_rows_in_probes BIGINT"
     ),
     "absent": f"{_RUN} why VARCHAR, {_FILE}",
 }
+_COMPARED = {
+    "comparisons": (
+        "comparison VARCHAR, board VARCHAR, board_version VARCHAR, hardware VARCHAR, seconds DOUBLE, "
+        f"until_slowest BOOLEAN, complete BOOLEAN, text VARCHAR, why VARCHAR, {_FILE}"
+    ),
+    "comparison_runs": (
+        "comparison VARCHAR, loss VARCHAR, optimizer VARCHAR, lr DOUBLE, role VARCHAR, picked BOOLEAN, "
+        "final BOOLEAN, run_id VARCHAR, proxy DOUBLE, jsd DOUBLE"
+    ),
+}
+"""Few and small: all of them are replaced when one has changed."""
 _LEFTOVER_S = 3600.0
 _RUNS_AT_ONCE = 200
 
@@ -106,6 +131,7 @@ class Store:
         record: RunRecord,
         rows: pa.Table | None = None,
         trajectory: pa.Table | None = None,
+        diagnostics: pa.Table | None = None,
         *,
         replace: bool = False,
     ) -> RunRecord:
@@ -118,9 +144,10 @@ class Store:
             record: its `rows` field is filled in here.
             rows: see `recordtables.rows_table`.
             trajectory: see `recordtables.trajectory_table`.
+            diagnostics: see `recordtables.COLUMNS`.
             replace: the scores of this run were computed again.
         """
-        tables = {ROWS: rows, TRAJECTORY: trajectory}
+        tables = {ROWS: rows, TRAJECTORY: trajectory, DIAGNOSTICS: diagnostics}
         path, stored = write_files(self._roots[0], record, tables, replace=replace)
         try:
             if failed := self._ingest([path], ()):
@@ -145,8 +172,10 @@ class Store:
             if connection is None:
                 stack.close()
                 return self.rebuild()
-            runs = connection.execute(f"SELECT run_id, {', '.join(_names(_FILE))} FROM runs").fetchall()
-            lacks = connection.execute(f"SELECT run_id, {', '.join(_names(_FILE))} FROM absent").fetchall()
+            names = ", ".join(_names(_FILE))
+            runs = connection.execute(f"SELECT run_id, {names} FROM runs").fetchall()
+            lacks = connection.execute(f"SELECT run_id, {names} FROM absent").fetchall()
+            compared = set(connection.execute(f"SELECT {names} FROM comparisons").fetchall())
         known: dict[str, list[Stamp]] = {}
         for run_id, *seen in [*runs, *lacks]:
             known.setdefault(run_id, []).append(tuple(seen))
@@ -155,7 +184,7 @@ class Store:
         moved = {r for r, path in found.items() if str(path) not in {s[0] for s in known.get(r, [])}}
         todo = tuple(sorted((changed | moved) & set(found)))
         gone = tuple(sorted(set(known) - set(found)))
-        if todo or gone:
+        if todo or gone or compared != {stamp(p) for p in comparisons.find(self._roots).values()}:
             self._ingest([found[run_id] for run_id in todo], gone)
         with self._reading() as connection:
             count, absent = _state(connection)
@@ -166,7 +195,7 @@ class Store:
         """Column names and rows of a statement that reads; one that writes, or wants a file, is refused."""
         import duckdb
 
-        known = f"tables: {', '.join(_TABLES)}"
+        known = f"tables: {', '.join([*_TABLES, *_COMPARED])}"
         with self._reading() as connection:
             try:
                 cursor = connection.execute(sql)
@@ -185,6 +214,13 @@ class Store:
         with self._reading() as connection:
             lines = connection.execute(sql, [board]).fetchall()
         return [parse_record(text, Path(file)) for text, file in lines]
+
+    def load_comparisons(self) -> list[Comparison]:
+        """All comparisons that could be read, by board and id."""
+        sql = "SELECT file FROM comparisons WHERE why IS NULL ORDER BY board, comparison"
+        with self._reading() as connection:
+            files = connection.execute(sql).fetchall()
+        return [comparisons.read(Path(file)) for (file,) in files]
 
     def load_rows(self, run_id: str, per_probe: int = 50) -> list[dict[str, Any]]:
         """The long per-row table of a run, cut to the first `per_probe` rows of each probe, in file order."""
@@ -208,6 +244,32 @@ class Store:
         for run, *line in lines:
             found.setdefault(run, []).append(dict(zip(COLUMNS[ROWS], line, strict=True)))
         return found
+
+    def load_row_values(self, board: str, metrics: Sequence[str]) -> dict[str, dict[str, PerRow]]:
+        """Per-row values of some metrics of a board's runs, by run id and metric; runs without rows are not in it."""
+        sql = (
+            "SELECT run_id, metric, list(row_id ORDER BY row_id), list(value ORDER BY row_id) "
+            "FROM rows JOIN runs USING (run_id) WHERE board = $1 AND metric IN (SELECT unnest($2::VARCHAR[])) "
+            "AND value IS NOT NULL GROUP BY run_id, metric"
+        )
+        with self._reading() as connection:
+            lines = connection.execute(sql, [board, list(metrics)]).fetchall()
+        found: dict[str, dict[str, PerRow]] = {}
+        for run_id, metric, ids, values in lines:
+            found.setdefault(run_id, {})[metric] = PerRow(tuple(ids), np.array(values, np.float64))
+        return found
+
+    def load_curves(self, board: str, metrics: Sequence[str]) -> dict[str, Curve]:
+        """The curve of each of a board's runs in the first of `metrics` that it has, by run id."""
+        sql = (
+            "SELECT run_id, metric, list(t.charged_s ORDER BY step), list(value ORDER BY step) "
+            "FROM trajectories t JOIN runs USING (run_id) "
+            "WHERE board = $1 AND metric IN (SELECT unnest($2::VARCHAR[])) GROUP BY run_id, metric"
+        )
+        with self._reading() as connection:
+            lines = connection.execute(sql, [board, list(metrics)]).fetchall()
+        lines.sort(key=lambda line: -metrics.index(line[1]))
+        return {run: Curve(run, metric, tuple(times), tuple(values)) for run, metric, times, values in lines}
 
     def load_trajectory(self, run_id: str) -> Trajectory | None:
         """The curve of a run, or None where it has none; a value that was null is NaN here."""
@@ -272,6 +334,7 @@ class Store:
                 with contextlib.closing(connection):
                     if usable := _is_current(connection):
                         failed = _put(connection, batch, paths, gone)
+                        _put_compared(connection, comparisons.find(self._roots))
             except UnusableDatabase:
                 usable = False
             if not usable:
@@ -282,20 +345,25 @@ class Store:
     def _rebuild(self, deadline: float) -> StoreReport:
         found, shadowed = find_records(self._roots)
         states: list[tuple[int, tuple[Absent, ...]]] = []
-        self._file.replace_with(partial(_build, found=found, states=states), deadline)
+        compared = comparisons.find(self._roots)
+        self._file.replace_with(partial(_build, found=found, compared=compared, states=states), deadline)
         count, absent = states[0]
         return StoreReport(count, _without(sorted(found), absent), (), (*absent, *shadowed))
 
 
-def _build(scratch: Path, *, found: Mapping[str, Path], states: list[tuple[int, tuple[Absent, ...]]]) -> None:
+def _build(
+    scratch: Path, *, found: Mapping[str, Path], compared: Mapping[str, Path],
+    states: list[tuple[int, tuple[Absent, ...]]],
+) -> None:  # fmt: skip
     with contextlib.closing(Database(scratch).connect(0.0)) as connection:
-        for name, columns in _TABLES.items():
+        for name, columns in {**_TABLES, **_COMPARED}.items():
             connection.execute(f"CREATE TABLE {name} ({columns})")
         connection.execute(f"CREATE TABLE meta AS SELECT {SCHEMA} AS schema")
         paths = sorted(found.values())
         for start in range(0, len(paths), _RUNS_AT_ONCE):
             part = paths[start : start + _RUNS_AT_ONCE]
             _put(connection, Batch.of(part), part, ())
+        _put_compared(connection, compared)
         states.append(_state(connection))
 
 
@@ -343,6 +411,29 @@ def _put_at_once(connection: duckdb.DuckDBPyConnection, batch: Batch, gone: Iter
         raise StoreError(str(error).splitlines()[0]) from error
 
 
+def _put_compared(connection: duckdb.DuckDBPyConnection, found: Mapping[str, Path]) -> None:
+    """Replaces all comparisons, in one transaction; one that cannot be read is a line that says why."""
+    lines: dict[str, list[dict[str, Any]]] = {name: [] for name in _COMPARED}
+    for name, path in found.items():
+        line: dict[str, Any] = dict(zip(_names(_FILE), stamp(path), strict=True)) | {"comparison": name}
+        try:
+            made = comparisons.read(path)
+        except StoreError as error:
+            lines["comparisons"].append(line | {"why": str(error).removeprefix(f"{path} ")})
+            continue
+        told = ("board_version", "hardware", "seconds", "until_slowest", "complete")
+        line |= {"board": made.base, "text": path.read_text(encoding="utf-8")}
+        lines["comparisons"].append(line | {key: getattr(made, key) for key in told})
+        lines["comparison_runs"] += comparisons.lines(made)
+    connection.execute("BEGIN")
+    for name, columns in _COMPARED.items():
+        connection.execute(f"DELETE FROM {name}")
+        for given in lines[name]:
+            values = [given.get(column) for column in _names(columns)]
+            connection.execute(f"INSERT INTO {name} VALUES ({', '.join('?' * len(values))})", values)
+    connection.execute("COMMIT")
+
+
 def _is_current(connection: duckdb.DuckDBPyConnection) -> bool:
     import duckdb
 
@@ -354,7 +445,8 @@ def _is_current(connection: duckdb.DuckDBPyConnection) -> bool:
 
 def _state(connection: duckdb.DuckDBPyConnection) -> tuple[int, tuple[Absent, ...]]:
     count = connection.execute("SELECT count(*) FROM runs").fetchall()[0][0]
-    lines = connection.execute("SELECT file, why FROM absent ORDER BY file, why").fetchall()
+    compared = "SELECT file, why FROM comparisons WHERE why IS NOT NULL"
+    lines = connection.execute(f"SELECT file, why FROM absent UNION ALL {compared} ORDER BY 1, 2").fetchall()
     return count, tuple(Absent(Path(file), why) for file, why in lines)
 
 

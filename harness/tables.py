@@ -1,18 +1,12 @@
-"""What a leaderboard table is, and its forms as text: plain, Markdown, CSV, JSON, and for the terminal."""
+"""What a leaderboard table is, and how its numbers look: the same on a page, in a terminal and in a file."""
 
 from __future__ import annotations
 
-import csv
-import io
-import json
-from dataclasses import asdict, dataclass
-from typing import TYPE_CHECKING, Any, Literal
+from dataclasses import dataclass
+from typing import Literal
 
 from harness.specs import Board
 from harness.types import MetricInfo
-
-if TYPE_CHECKING:
-    import rich.table
 
 Section = Literal["ranked", "incomplete", "reference", "unranked", "outdated"]
 SECTIONS: tuple[Section, ...] = ("ranked", "incomplete", "reference", "unranked", "outdated")
@@ -140,99 +134,3 @@ def cell_text(cell: Cell) -> str:
     if cell.mean is None or cell.low is None or cell.high is None:
         return number(cell.mean)
     return f"{number(cell.mean)} ± {number((cell.high - cell.low) / 2, cell.mean)}"
-
-
-def table_dict(table: Table) -> dict[str, Any]:
-    """The table as JSON-able data, all digits kept."""
-    rows = []
-    for row in table.rows:
-        line = asdict(row) | {"statuses": dict(row.statuses), "run_ids": list(row.run_ids)}
-        line["cells"] = {c.id: asdict(cell) for c, cell in zip(table.columns, row.cells, strict=True)}
-        rows.append(line)
-    columns = [
-        {
-            "id": c.id,
-            "direction": c.info.direction,
-            "target": c.info.target,
-            "unit": c.info.unit,
-            "text": c.info.text,
-        }
-        for c in table.columns
-    ]
-    return {
-        "board": table.board.name,
-        "board_version": table.board.board_version,
-        "rank_by": table.board.rank_by,
-        "columns": columns,
-        "notes": list(table.notes),
-        "rows": rows,
-    }
-
-
-def format_table(table: Table, form: Literal["table", "md", "csv", "json"]) -> str:
-    """The table as text. `table` and `md` are for people; `csv` and `json` keep all digits and reasons."""
-    if form == "json":
-        return json.dumps(table_dict(table), indent=2, ensure_ascii=False, allow_nan=False) + "\n"
-    if form == "csv":
-        return _csv(table)
-    lines = [_head(table), *(_line(row) for row in table.rows)]
-    notes = [f"Note: {note}." for note in table.notes]
-    if form == "md":
-        cells = [[text.replace("\\", "\\\\").replace("|", "\\|") for text in line] for line in lines]
-        cells.insert(1, ["---"] * len(cells[0]))
-        body = ["| " + " | ".join(line) + " |" for line in cells]
-        return "\n".join([*body, *(f"\n{note}" for note in notes)]) + "\n"
-    widths = [max(len(line[i]) for line in lines) for i in range(len(lines[0]))]
-    body = ["  ".join(text.ljust(w) for text, w in zip(line, widths, strict=True)).rstrip() for line in lines]
-    return "\n".join([body[0], "-" * len(body[0]), *body[1:], *notes]) + "\n"
-
-
-def rich_table(table: Table) -> rich.table.Table:
-    """The table for a terminal, with the notes below; rows that are not ranked are dim."""
-    from rich.table import Table as RichTable
-    from rich.text import Text
-
-    out = RichTable(title=table.board.title or table.board.name, caption="; ".join(table.notes) or None)
-    for i, name in enumerate(_head(table)):
-        out.add_column(name, justify="right" if i == 0 or 1 < i <= len(table.columns) + 1 else "left")
-    for row in table.rows:
-        style = "" if row.section == "ranked" else "dim"
-        out.add_row(*(Text(text) for text in _line(row)), style=style)
-    return out
-
-
-def _head(table: Table) -> list[str]:
-    return ["rank", "entry", *(heading(c) for c in table.columns), "runs", "note"]
-
-
-def _line(row: TableRow) -> list[str]:
-    note = "; ".join(filter(None, [row.section if row.section != "ranked" else "", row.group, row.why]))
-    name = row.title if row.title == row.entry else f"{row.title} [{row.entry}]"
-    texts = [
-        str(row.rank or "–"), name, *(cell_text(c) for c in row.cells), f"{row.runs}/{row.planned}", note,
-    ]  # fmt: skip
-    return [" ".join(text.split()) for text in texts]
-
-
-def _csv(table: Table) -> str:
-    out = io.StringIO()
-    writer = csv.writer(out, lineterminator="\n")
-    kinds = ("mean", "sd", "low", "high", "n", "why")
-    plain = (
-        "section",
-        "group",
-        "rank",
-        "entry",
-        "submission",
-        "title",
-        "optimizer",
-        "runs",
-        "planned",
-        "why",
-    )
-    writer.writerow([*plain, *(f"{c.id}:{kind}" for c in table.columns for kind in kinds)])
-    for row in table.rows:
-        values = [getattr(row, name) for name in plain]
-        values += [getattr(cell, kind) for cell in row.cells for kind in kinds]
-        writer.writerow(["" if v is None else repr(v) if isinstance(v, float) else v for v in values])
-    return out.getvalue()

@@ -12,7 +12,8 @@ from hypothesis import strategies as st
 from harness.intervals import estimate, holm, paired_p
 from harness.rank import gain, rank, value_of
 from harness.specs import Board, Budget, RunRecord, ScoreRecord, Selection, TaskRef
-from harness.tables import Cell, Table, TableRow, cell_text, format_table, rich_table
+from harness.tables import Cell, Table, TableRow, cell_text
+from harness.tabletext import format_table, rich_table
 from harness.types import MetricInfo
 
 UP = MetricInfo("m", "higher", None, None, "", "more is better")
