@@ -291,7 +291,8 @@ def test_a_record_that_cannot_be_ingested_is_safe(store: Store) -> None:
 def test_the_frozen_record_of_format_1_reads_and_writes_as_it_did(store: Store) -> None:
     text = FROZEN.read_text()
     record = parse_record(text, FROZEN)
-    assert json.loads(record_json(record)) == json.loads(text)
+    added = {"optimizer_failures": {}}  # optional fields that the format has gained since
+    assert json.loads(record_json(record)) == json.loads(text) | added
     assert record.scores["forget.prob"].value == 0.1234567890123456 and record.scores["agg"].why
     stored = store.write_record(record)
     assert stored == record == store.load_records()[0]
