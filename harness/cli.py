@@ -5,10 +5,11 @@ from __future__ import annotations
 import contextlib
 import sys
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
 
+from harness import cli_compare, cli_diagnose
 from harness.cli_groups import GROUPS
 from harness.errors import InputError, UharnessError
 from harness.shell import find_workspace, open_session, open_store, print_json, print_table, say
@@ -19,6 +20,8 @@ app = typer.Typer(
 )  # fmt: skip
 for name, group in GROUPS.items():
     app.add_typer(group, name=name)
+cli_compare.register(app)
+cli_diagnose.register(app)
 
 BoardOption = Annotated[
     list[str] | None,
@@ -57,6 +60,7 @@ def submit(
     from harness.generate import choice
     from harness.plugins import parse_set, resolve_spec
     from harness.progress import progress
+    from harness.sweep import summary
 
     choice.check(generator, trains=True)
     workspace = find_workspace()
@@ -93,20 +97,12 @@ def submit(
                 records.append(known)
                 continue
             record = stages.execute(session, r, spec)
-            show.line(f"{label}: {_summary(record, r.board.rank_by)}")
+            show.line(f"{label}: {summary(record, r.board.rank_by)}")
             records.append(record)
     for r in ready:
         print_table(workspace, r.board.name, "table", mark={e.id for line in entries for e in line})
     if any(r.status in ("failed", "timeout", "invalid") for r in records):
         raise typer.Exit(1)
-
-
-def _summary(record: Any, metric: str) -> str:
-    score = record.scores.get(metric)
-    number = f"{metric} = {score.value:.4g}" if score is not None and score.value is not None else ""
-    why = f" ({record.error})" if record.error else ""
-    spent = f"{record.charged_s:.1f} s, {record.updates} updates" if record.charged_s is not None else ""
-    return ", ".join(part for part in (f"{record.status}{why}", number, spent) if part)
 
 
 @app.command()

@@ -6,6 +6,7 @@ Nothing registers itself: loading a submission executes its file and returns the
 from __future__ import annotations
 
 import dataclasses
+import functools
 import hashlib
 import importlib
 import importlib.util
@@ -62,8 +63,10 @@ class Entry:
 
     @property
     def code(self) -> str:
-        """Hash of all source files involved."""
-        return self.loaded.code if self.base is None else content_hash([self.loaded.code, self.base.code])
+        """Hash of all source files involved: the submissions', and the optimizer's."""
+        if self.base is not None:
+            return content_hash([self.loaded.code, self.base.code])
+        return content_hash([self.loaded.code, optimizer_code(self.optimizer.name)])
 
     @property
     def id(self) -> str:
@@ -353,6 +356,15 @@ def optimizer_names() -> list[str]:
     return sorted(
         p.stem for p in (Path(__file__).parent / "optim").glob("*.py") if "\ndef build(" in p.read_text()
     )
+
+
+@functools.cache
+def optimizer_code(name: str) -> str:
+    """Hash of an optimizer's module and of the modules of `harness.optim` that optimizers share."""
+    folder = Path(__file__).parent / "optim"
+    shared = [p for p in sorted(folder.glob("*.py")) if p.stem not in optimizer_names()]
+    used = [folder / f"{name}.py", *(shared if name != "adamw" else [])]
+    return content_hash([[p.name, _file_hash(p)] for p in used])
 
 
 def optimizer_options(name: str) -> type[Spec]:

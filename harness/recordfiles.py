@@ -1,12 +1,13 @@
 """Run records as files: the truth that the database is derived from.
 
-One run is up to three files in `<root>/<board>/results/`::
+One run is up to four files in `<root>/<board>/results/`::
 
     <run_id>.json                the record
     <run_id>.rows.parquet        one line per (metric, row): the values behind the scores
     <run_id>.trajectory.parquet  one line per (check, metric): what was seen along the run
+    <run_id>.diagnostics.parquet  what `uharness diagnose` measured in its weights
 
-The record's `rows` field holds the SHA-256 of the other two, which are written first: a record that is there
+The record's `rows` field holds the SHA-256 of the others, which are written first: a record that is there
 is whole.
 """
 

@@ -11,6 +11,7 @@ import pyarrow.parquet as pq
 
 from harness import preflight
 from harness.clock import read_journal
+from harness.recordtables import COLUMNS
 from harness.runs import RunSpec, read_json, write_json
 from harness.specs import Ledger, RunRecord, ScoreRecord, Selection
 from harness.store import Store
@@ -38,6 +39,8 @@ def make_record(spec: RunSpec, folder: Path, outcome: Outcome, drift: float | No
         status, error = "drift", f"the reference step changed by {drift:+.0%} while the run was made"
     scores = {k: ScoreRecord.model_validate(v) for k, v in scored.get("scores", {}).items()}
     scores |= _cost_scores(note)
+    if (folder / "jsd.json").exists():
+        scores[preflight.JSD] = ScoreRecord.model_validate(read_json(folder / "jsd.json"))
     tuned = read_json(folder / "select.json") if (folder / "select.json").exists() else {}
     ledger = Ledger(
         trainings=note.get("trainings", 1), full_evaluations=1 if scored else 0,
@@ -65,7 +68,8 @@ def make_record(spec: RunSpec, folder: Path, outcome: Outcome, drift: float | No
         optimizer=str(spec.config.get("optimizer.name") or "") or None, config=spec.config, case=spec.case,
         seed=spec.seed, hashes=spec.hashes, env=env, started=spec.started,
         budget={"kind": spec.board.budget.kind, "seconds": spec.seconds, "updates": spec.updates,
-                "reference_step_s": spec.step_s, "drift": drift},
+                "reference_step_s": spec.step_s, "drift": drift, "longest_step_s": note.get("longest_step_s"),
+                "wall_s": read_json(folder / "wall.json")["wall_s"] if (folder / "wall.json").exists() else None},
         lanes_s=note.get("lanes_s", {}), charged_s=note.get("charged_s"), overshoot_s=note.get("overshoot_s"),
         updates=note.get("updates"), examples=note.get("examples"), tokens=note.get("tokens"),
         peak_gib=note.get("peak_gib"), stopped=note.get("stopped", ""), ledger=ledger, selection=selection,
@@ -99,10 +103,7 @@ def _cost_scores(note: Mapping[str, Any]) -> dict[str, ScoreRecord]:
 
 def save_record(store: Store, record: RunRecord, folder: Path, *, keep_model: bool) -> None:
     """Into leaderboards/ and the database, with the tables that lie beside the record."""
-    tables = [
-        pq.read_table(p) if p.exists() else None
-        for p in (folder / "rows.parquet", folder / "trajectory.parquet")
-    ]
+    tables = [pq.read_table(p) if p.exists() else None for p in (folder / name for name in COLUMNS)]
     store.write_record(record, *tables, replace=True)
     write_json(folder / "record.json", record.model_dump(mode="json"))
     if not keep_model:

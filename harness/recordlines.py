@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from harness.errors import StoreError
 from harness.recordfiles import read_record, read_table
-from harness.recordtables import COLUMNS, ROWS
+from harness.recordtables import COLUMNS, DIAGNOSTICS, ROWS, TRAJECTORY
 from harness.specs import RunRecord
 
 if TYPE_CHECKING:
@@ -21,6 +21,7 @@ _PLAIN = (
     "seed", "status", "error", "started", "stopped", "charged_s", "overshoot_s", "updates", "examples",
     "tokens", "peak_gib",
 )  # fmt: skip
+_TABLES = {ROWS: "rows", TRAJECTORY: "trajectories", DIAGNOSTICS: "diagnostics"}
 _NESTED = ("config", "budget", "env", "hashes", "lanes_s")
 
 Stamp = tuple[str, int | None, int | None]
@@ -44,7 +45,7 @@ class Batch:
         run_ids: all runs that were looked at.
         good: those whose record could be read.
         lines: table name to lines; `absent` holds what could not be read.
-        tables: Parquet contents for the two long tables.
+        tables: Parquet contents for the long tables.
     """
 
     run_ids: set[str] = field(default_factory=set)
@@ -52,7 +53,7 @@ class Batch:
     lines: dict[str, list[dict[str, Any]]] = field(
         default_factory=lambda: {"runs": [], "scores": [], "ledgers": [], "absent": []}
     )
-    tables: dict[str, list[pa.Table]] = field(default_factory=lambda: {"rows": [], "trajectories": []})
+    tables: dict[str, list[pa.Table]] = field(default_factory=lambda: {name: [] for name in _TABLES.values()})
 
     @classmethod
     def of(cls, paths: Iterable[Path]) -> Batch:
@@ -109,4 +110,4 @@ class Batch:
         table = table.append_column("run_id", pa.array([run_id] * len(table), pa.string()))
         if kind == ROWS:
             table = table.append_column("position", pa.array(range(len(table)), pa.int64()))
-        self.tables["rows" if kind == ROWS else "trajectories"].append(table)
+        self.tables[_TABLES[kind]].append(table)

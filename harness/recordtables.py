@@ -1,4 +1,4 @@
-"""The two long tables that lie beside a run record: per-row values, and the trajectory."""
+"""The long tables that lie beside a run record: per-row values, the trajectory, the diagnostics."""
 
 from __future__ import annotations
 
@@ -14,10 +14,22 @@ from harness.types import Score, Trajectory
 if TYPE_CHECKING:
     import pyarrow as pa
 
-ROWS, TRAJECTORY = "rows.parquet", "trajectory.parquet"
+ROWS, TRAJECTORY, DIAGNOSTICS = "rows.parquet", "trajectory.parquet", "diagnostics.parquet"
 COLUMNS = {
     ROWS: ("metric", "row_id", "value", "probe", "why", "prompt", "target", "answer"),
     TRAJECTORY: ("step", "updates", "charged_s", "metric", "value", "why"),
+    DIAGNOSTICS: (
+        "kind",
+        "name",
+        "block",
+        "role",
+        "measure",
+        "step",
+        "updates",
+        "charged_s",
+        "value",
+        "why",
+    ),
 }
 """The columns of each file, in order. `why` is empty, or says why `value` is null."""
 
@@ -84,7 +96,10 @@ def _table(lines: Sequence[Mapping[str, Any]], columns: Sequence[str]) -> pa.Tab
 def _schema(columns: Sequence[str]) -> pa.Schema:
     import pyarrow as pa
 
-    kinds = {"value": pa.float64(), "charged_s": pa.float64(), "step": pa.int64(), "updates": pa.int64()}
+    kinds = {
+        **dict.fromkeys(("value", "charged_s"), pa.float64()),
+        **dict.fromkeys(("step", "updates", "block"), pa.int64()),
+    }
     return pa.schema([(c, kinds.get(c, pa.string())) for c in columns])
 
 

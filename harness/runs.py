@@ -22,7 +22,7 @@ from typing import Any
 
 from pydantic import Field
 
-from harness.specs import Board, Spec, TaskRef, content_hash
+from harness.specs import SHOWN_ONLY, Board, Spec, TaskRef, content_hash
 from harness.types import Case, Probe
 
 
@@ -90,7 +90,10 @@ class RunSpec(Spec):
             "threads",
             "generator",
         }
-        return content_hash({**self.model_dump(mode="json", exclude=here), "generator": self.generator_kind})
+        left_out = {**dict.fromkeys(here, True), "board": SHOWN_ONLY}
+        return content_hash(
+            {**self.model_dump(mode="json", exclude=left_out), "generator": self.generator_kind}
+        )
 
     def write(self, folder: Path) -> None:
         """Write run.json."""

@@ -13,6 +13,7 @@ import fcntl
 import itertools
 import re
 import shutil
+import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -34,6 +35,8 @@ PATIENT = Limits(hang_s=24 * 3600.0)
 """Of stages that answer and score: they say nothing while they work."""
 CALIBRATION_STEPS, DRIFT_STEPS = 12, 6
 POINTS = tuple(k / 10 for k in range(1, 11))
+UNUSABLE = ("failed", "timeout", "invalid")
+"""Statuses of runs that have no scores to use."""
 
 Progress = Callable[..., None]
 """Called with a text, a clock's state or None, and the budget where there is one; see `harness.progress.Show`."""
@@ -118,11 +121,13 @@ def recorded(session: Session, spec: RunSpec) -> RunRecord | None:
     """The record of an earlier, usable run with the same inputs; None when there is none, or `--again` was said."""
     if session.again:
         return None
+    return next((r for r in same_inputs(session, spec) if r.status not in UNUSABLE), None)
+
+
+def same_inputs(session: Session, spec: RunSpec) -> list[RunRecord]:
+    """All records of runs with the same inputs, in the order of their run ids, however they ended."""
     pattern = re.compile(re.escape(spec.run_id) + r"(-r\d+)?")
-    for record in session.store.load_records(spec.board.name):
-        if pattern.fullmatch(record.run_id) and record.status not in ("failed", "timeout", "invalid"):
-            return record
-    return None
+    return [r for r in session.store.load_records(spec.board.name) if pattern.fullmatch(r.run_id)]
 
 
 @contextlib.contextmanager
@@ -141,13 +146,18 @@ def locked(folder: Path) -> Iterator[None]:
         yield
 
 
-def execute(session: Session, ready: Ready, spec: RunSpec) -> RunRecord:
-    """Run (or go on with) one run, and record it."""
-    folder = folder_of(session, spec)
+def execute(session: Session, ready: Ready, spec: RunSpec, measures: Sequence[str] = ()) -> RunRecord:
+    """Run (or go on with) one run, and record it.
+
+    A spec that has its `seconds` keeps them: an interrupted run that was given others is begun anew. `measures` names
+    stages of `measure` that are wanted before the record is made.
+    """
+    folder, began = folder_of(session, spec), time.monotonic()
     spec = spec.model_copy(update={"run_id": folder.name})
     with locked(folder):
         old = RunSpec.read(folder) if (folder / "run.json").exists() else None
-        if old is not None and old.input_hash() != spec.input_hash():
+        other_time = old is not None and spec.seconds is not None and old.seconds != spec.seconds
+        if old is not None and (other_time or old.input_hash() != spec.input_hash()):
             clear(folder)
             old = None
         if old is not None:
@@ -168,8 +178,11 @@ def execute(session: Session, ready: Ready, spec: RunSpec) -> RunRecord:
             drift = measure_drift(session, spec, folder) if outcome.ok else None
             if outcome.ok:
                 outcome = judge(session, spec, folder)
+            for name in measures if outcome.ok and (folder / "model").exists() else ():
+                measure(session, spec, folder, name)
         except RunError as problem:
             outcome, drift = Outcome("died", str(problem)), None
+        write_json(folder / "wall.json", {"wall_s": time.monotonic() - began})
         record = make_record(spec, folder, outcome, drift)
         save_record(session.store, record, folder, keep_model=session.keep_model)
         return record
@@ -320,6 +333,26 @@ def judge(session: Session, spec: RunSpec, folder: Path) -> Outcome:
     session.progress(f"{label}: score", None)
     outcome = run_stage("harness.worker:score", folder, limits=PATIENT)
     return outcome if outcome.ok else Outcome("died", f"stage score: {outcome.why}")
+
+
+def measure(session: Session, spec: RunSpec, folder: Path, name: str) -> dict[str, Any]:
+    """`proxy` or `jsd` of a run's weights, off the clock: what its stage left in `<name>.json`, made once.
+
+    A stage that fails leaves no value and says why.
+    """
+    from harness.answers import code_version
+
+    note = folder / f"{name}.json"
+    if not (folder / "model").exists():
+        return read_json(note) if note.exists() else {"value": None, "why": "the weights were not kept"}
+    key = content_hash([spec.input_hash(), models.weights_hash(str(folder / "model")), code_version()])
+    if not done(folder, name, key) or not note.exists():
+        session.progress(f"{spec.submission} {spec.case} seed {spec.seed}: {name}", None)
+        outcome = run_stage(f"harness.worker:{name}", folder, limits=PATIENT)
+        if not outcome.ok:
+            return {"value": None, "why": f"stage {name}: {outcome.why}"}
+        mark_done(folder, name, key)
+    return read_json(note)
 
 
 def ask(spec: RunSpec, folder: Path) -> Outcome:
