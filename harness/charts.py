@@ -3,16 +3,33 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 
 from markupsafe import Markup, escape
 
 from harness.markup import cut
 
+Place = Callable[[float, float], tuple[float, float]]
 WIDTH, HEIGHT = 640, 260
 LEFT, RIGHT, TOP, BOTTOM = 52, 14, 34, 40
 SERIES = 4
 """Line styles in the style sheet; a fifth series uses the first again."""
+LEGEND = 18
+"""Height of a line of names above a chart."""
+_LIGHT = ("#c2410c", "#0b5fb0", "#6d28d9", "#15803d", "#0e7490", "#a16207", "#be185d", "#4b5563")
+_DARK = ("#fb923c", "#6cb2f7", "#b69cf8", "#6ddb94", "#67d3e6", "#e6c15a", "#f591bd", "#b6bec8")
+_DASHES = ("none", "7 3", "2 3", "9 3 2 3", "12 4", "4 2", "1 2", "9 2 2 2 2 2")
+FILE_SERIES = len(_LIGHT)
+"""Line styles of a chart in a file of its own; the first four are those of the site."""
+FILE_STYLE = (
+    "svg{--ink:#1c2024;--soft:#5d6670;--line:#e3e6ea;--paper:#fff;background:var(--paper);font:12px sans-serif}"
+    + "".join(f".s{i}{{--c:{c};stroke-dasharray:{d}}}" for i, (c, d) in enumerate(zip(_LIGHT, _DASHES, strict=True)))
+    + "@media (prefers-color-scheme:dark){svg{--ink:#e6e9ec;--soft:#a3adb8;--line:#2d333b;--paper:#14171a}"
+    + "".join(f".s{i}{{--c:{c}}}" for i, c in enumerate(_DARK))
+    + "}.grid{stroke:var(--line)}.tick{fill:var(--soft)}.label{fill:var(--ink)}.mid{text-anchor:middle}"
+    ".end{text-anchor:end}.line{fill:none;stroke:var(--c);stroke-width:2;stroke-linejoin:round}.dot{fill:var(--c)}"
+)  # fmt: skip
 
 
 def line_chart(
@@ -65,6 +82,116 @@ def line_chart(
     )
 
 
+def xy_chart(
+    lines: Mapping[str, Sequence[tuple[float, float]]],
+    *,
+    title: str,
+    x_label: str,
+    y_label: str,
+    name: str,
+) -> Markup:
+    """Lines through points that each have a place of their own, in the order given; a single point is a dot.
+
+    The axes span the values. A point that is not finite breaks its line. Up to `FILE_SERIES` lines are told apart by
+    colour and by dashes.
+
+    Args:
+        lines: name to (x, y) points, in the order in which they are joined.
+        title: what a screen reader says first.
+        x_label: text below the axis.
+        y_label: text at the top of the other axis.
+        name: unique on its page, for the ids of title and description.
+    """
+    finite = {k: [p for p in points if all(map(math.isfinite, p))] for k, points in lines.items()}
+    every = [p for points in finite.values() for p in points]
+    if not every:
+        return Markup("")
+    x_ticks, y_ticks = (ticks(min(axis), max(axis)) for axis in zip(*every, strict=True))
+    left, right = x_ticks[0], x_ticks[-1]
+    low, high = y_ticks[0], y_ticks[-1]
+    columns = 4 if max(map(len, lines)) <= 18 else 2
+    rows = -(-len(lines) // columns)
+
+    def at(px: float, py: float) -> tuple[float, float]:
+        across = LEFT + (px - left) / (right - left) * (WIDTH - LEFT - RIGHT)
+        return across, TOP + (high - py) / (high - low) * (HEIGHT - TOP - BOTTOM)
+
+    parts = _ticks(x_ticks, y_ticks, at) + _labels(x_label, y_label)
+    told = []
+    for i, (label, points) in enumerate(lines.items()):
+        style = f"s{i % FILE_SERIES}"
+        for run in _unbroken(*zip(*points, strict=True)) if points else []:
+            placed = [at(px, py) for px, py in run]
+            if len(placed) > 1:
+                path = " ".join(f"{px:.1f},{py:.1f}" for px, py in placed)
+                parts.append(f'<polyline class="line {style}" points="{path}"/>')
+            parts += [
+                f'<circle class="dot {style}" cx="{px:.1f}" cy="{py:.1f}" r="2.5"/>' for px, py in placed
+            ]
+        key, y = LEFT + i % columns * (580 // columns), 12 - LEGEND * (rows - i // columns)
+        parts.append(f'<line class="line {style}" x1="{key}" y1="{y}" x2="{key + 20}" y2="{y}"/>')
+        parts.append(f'<text class="label" x="{key + 26}" y="{y + 4}">{escape(cut(label, 48))}</text>')
+        ends = finite[label]
+        way = f"goes from {_place(ends[0])} to {_place(ends[-1])}" if ends else "has no value"
+        told.append(f"{label} {way}")
+    desc = f"{y_label} against {x_label}. {'; '.join(told)}."
+    ids = f"{escape(name)}-t", f"{escape(name)}-d"
+    top = -LEGEND * rows
+    return Markup(
+        f'<svg class="chart" role="img" viewBox="0 {top} {WIDTH} {HEIGHT - top}" aria-labelledby="{ids[0]} {ids[1]}">'
+        f'<title id="{ids[0]}">{escape(cut(title))}</title><desc id="{ids[1]}">{escape(cut(desc, 1000))}</desc>'
+        f"{''.join(parts)}</svg>"
+    )
+
+
+def standalone(chart: Markup) -> str:
+    """A chart as the text of an SVG file: with its own style sheet, for light and dark."""
+    return str(chart).replace("<svg ", '<svg xmlns="http://www.w3.org/2000/svg" ', 1).replace(
+        "</desc>", f"</desc><style>{FILE_STYLE}</style>", 1
+    ) + "\n"  # fmt: skip
+
+
+def _ticks(x_ticks: Sequence[float], y_ticks: Sequence[float], at: Place) -> list[str]:
+    parts = []
+    for value in y_ticks:
+        _, y = at(x_ticks[0], value)
+        parts.append(f'<line class="grid" x1="{LEFT}" y1="{y:.1f}" x2="{WIDTH - RIGHT}" y2="{y:.1f}"/>')
+        parts.append(f'<text class="tick end" x="{LEFT - 6}" y="{y + 4:.1f}">{value:.6g}</text>')
+    for value in x_ticks:
+        px, _ = at(value, y_ticks[0])
+        parts.append(f'<text class="tick mid" x="{px:.1f}" y="{HEIGHT - BOTTOM + 16}">{value:.6g}</text>')
+    return parts
+
+
+def _labels(x_label: str, y_label: str) -> list[str]:
+    middle = (LEFT + WIDTH - RIGHT) / 2
+    return [
+        f'<text class="label mid" x="{middle:.1f}" y="{HEIGHT - 6}">{escape(cut(x_label))}</text>',
+        f'<text class="label" x="{LEFT + 4}" y="{TOP - 5}">{escape(cut(y_label, 80))}</text>',
+    ]
+
+
+def _place(point: tuple[float, float]) -> str:
+    return f"{point[1]:.4g} at {point[0]:.4g}"
+
+
+def ticks(low: float, high: float) -> list[float]:
+    """Three to seven round places at equal steps (1, 2 or 5 times a power of ten) that enclose `low` to `high`.
+
+    From 0 where the values are not negative and not far from it.
+
+    >>> ticks(0.0, 3.0), ticks(0.107, 0.514)
+    ([0.0, 1.0, 2.0, 3.0], [0.0, 0.2, 0.4, 0.6])
+    """
+    low = 0.0 if 0.0 <= low <= 0.5 * high else low
+    if high - low <= 1e-9 * max(abs(low), abs(high)):
+        low, high = low - 0.5 * (abs(low) or 1.0), high + 0.5 * (abs(high) or 1.0)
+    power = 10.0 ** math.floor(math.log10((high - low) / 4))
+    step = next(s * power for s in (1, 2, 5, 10) if (high - low) / (s * power) <= 5)
+    first, last = math.floor(low / step + 1e-9), math.ceil(high / step - 1e-9)
+    return [float(f"{k * step:.12g}") for k in range(first, last + 1)]
+
+
 def interval_mark(
     mean: float | None, low: float | None, high: float | None, span: tuple[float, float]
 ) -> Markup:
@@ -102,7 +229,7 @@ def _axis(low: float, high: float) -> tuple[float, float]:
     return low - air, high + air
 
 
-def _grid(low: float, high: float, left: float, right: float, at, x_label: str) -> str:
+def _grid(low: float, high: float, left: float, right: float, at: Place, x_label: str) -> str:
     parts = []
     for i in range(5):
         value = low + (high - low) * i / 4
@@ -128,3 +255,58 @@ def _unbroken(x: Sequence[float], values: Sequence[float]) -> list[list[tuple[fl
         elif runs[-1]:
             runs.append([])
     return [run for run in runs if run]
+
+
+@dataclass(frozen=True)
+class Dot:
+    """A point of a scatter chart; `best` ones are named, and those that are not `compared` are hollow."""
+
+    label: str
+    x: float
+    y: float
+    best: bool = False
+    compared: bool = True
+
+
+def scatter_chart(dots: Sequence[Dot], *, title: str, x_label: str, y_label: str, name: str) -> Markup:
+    """Points, and a line through the best ones in the order of their places; empty without two points.
+
+    Args:
+        dots: finite places.
+        title: what a screen reader says first.
+        x_label: text below the axis.
+        y_label: text at the top of the other axis.
+        name: unique on its page, for the ids of title and description.
+    """
+    if len(dots) < 2:
+        return Markup("")
+    x_ticks, y_ticks = (ticks(min(axis), max(axis)) for axis in ([d.x for d in dots], [d.y for d in dots]))
+    left, right, low, high = x_ticks[0], x_ticks[-1], y_ticks[0], y_ticks[-1]
+
+    def at(px: float, py: float) -> tuple[float, float]:
+        across = LEFT + (px - left) / (right - left) * (WIDTH - LEFT - RIGHT)
+        return across, TOP + (high - py) / (high - low) * (HEIGHT - TOP - BOTTOM)
+
+    parts = _ticks(x_ticks, y_ticks, at) + _labels(x_label, y_label)
+    best = sorted((d for d in dots if d.best), key=lambda d: (d.x, d.y))
+    path = " ".join(f"{x:.1f},{y:.1f}" for x, y in (at(d.x, d.y) for d in best))
+    parts += [f'<polyline class="line front" points="{path}"/>'] if len(best) > 1 else []
+    taken: list[tuple[float, float]] = []
+    for d in sorted(dots, key=lambda d: (d.best, d.x, d.y, d.label)):
+        x, y = at(d.x, d.y)
+        kind = "best" if d.best else "plain" if d.compared else "apart"
+        tip = f"{cut(d.label, 80)}: {d.x:.4g}, {d.y:.4g}"
+        parts.append(f'<circle class="point {kind}" cx="{x:.1f}" cy="{y:.1f}" r="4"><title>{escape(tip)}</title></circle>')
+        if d.best and not any(abs(x - a) < 90 and abs(y - b) < 12 for a, b in taken):
+            taken.append((x, y))
+            end = x > WIDTH - 140
+            side = f'class="label end" x="{x - 7:.1f}"' if end else f'class="label" x="{x + 7:.1f}"'
+            parts.append(f'<text {side} y="{y - 6:.1f}">{escape(cut(d.label, 28))}</text>')
+    front = ", ".join(cut(d.label, 60) for d in best)
+    desc = f"{y_label} against {x_label} of {len(dots)} entries. On the front: {front or 'none'}."
+    ids = f"{escape(name)}-t", f"{escape(name)}-d"
+    return Markup(
+        f'<svg class="chart" role="img" viewBox="0 0 {WIDTH} {HEIGHT}" aria-labelledby="{ids[0]} {ids[1]}">'
+        f'<title id="{ids[0]}">{escape(cut(title))}</title><desc id="{ids[1]}">{escape(cut(desc, 1000))}</desc>'
+        f"{''.join(parts)}</svg>"
+    )

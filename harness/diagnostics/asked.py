@@ -1,0 +1,127 @@
+"""What `uharness diagnose` is asked for, and whether it can be had; every refusal comes before anything is loaded."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from harness.errors import InputError, near
+from harness.models import check
+from harness.runs import RunSpec, read_json
+
+STAGES = {
+    "norms": "work_weights:norms",
+    "drift": "work:drift",
+    "covariance": "work:covariance",
+    "losses": "work:losses_along",
+}
+KINDS = (*STAGES, "path", "pca")
+
+
+@dataclass(frozen=True)
+class Asked:
+    """What to measure, and how much of it.
+
+    Attributes:
+        what: some of `KINDS`; empty is all that one run has (several runs: `pca`).
+        gradients, rows: so many gradients, each of so many forget rows and as many retain rows.
+        matrices: regular expression on parameter names; empty is the default.
+        limit: most forget and most retain rows that drift and losses look at.
+        texts: let the points along the run write texts too, so that metrics that need them are in the path.
+        x, y: measures of the path's axes; empty is forgetting against utility.
+    """
+
+    what: tuple[str, ...] = ()
+    gradients: int = 32
+    rows: int = 1
+    matrices: str = ""
+    limit: int = 256
+    texts: bool = False
+    x: str = ""
+    y: str = ""
+
+
+def checked(asked: Asked, names: Sequence[str]) -> tuple[str, ...]:
+    """The kinds to measure of these runs, in order."""
+    for kind in asked.what:
+        if kind not in KINDS:
+            raise InputError(f"no diagnostic {kind!r}", near(kind, KINDS), "choose with --what")
+    if len(set(names)) != len(names):
+        raise InputError("a run is named twice", ", ".join(names), "name each run once")
+    try:
+        re.compile(asked.matrices)
+    except re.error as error:
+        raise InputError(f"--matrices {asked.matrices!r} is no regular expression: {error}") from None
+    return asked.what or (("pca",) if len(names) > 1 else (*STAGES, "path"))
+
+
+def run_folder(runs: Path, run: str) -> Path:
+    """Where a run worked on this machine."""
+    found = sorted(runs.glob(f"*/{run}/run.json"))
+    if not found:
+        names = [p.parent.name for p in runs.glob("*/*/run.json")]
+        raise InputError(
+            f"no run {run!r} under {runs}", near(run, names),
+            "diagnose on the machine where it was made, or submit it again",
+        )  # fmt: skip
+    return found[0].parent
+
+
+def check_run(name: str, folder: Path, spec: RunSpec, what: Sequence[str], asked: Asked) -> None:
+    """Refuse what cannot be measured before anything is loaded."""
+    if not (folder / "unlearn.json").exists() or read_json(folder / "unlearn.json")["status"] in (
+        "failed",
+        "invalid",
+    ):
+        raise InputError(
+            f"run {name} did not finish its training", "its record says why", "choose another run"
+        )
+    weights = [kind for kind in what if kind != "path"]
+    if weights and not (folder / "model" / "config.json").exists():
+        raise InputError(
+            f"run {name} has no kept weights", f"looked in {folder / 'model'}; {', '.join(weights)} need them",
+            "submit it again with --again and without --no-keep-model",
+        )  # fmt: skip
+    if weights:
+        check(spec.models["target"], needs_tokenizer=False)
+    if asked.what and "path" in what and not (folder / "trajectory.parquet").exists():
+        raise InputError(
+            f"run {name} has no trajectory", "it was made without --trajectory, on a board without a stop",
+            "submit it again with --again --trajectory",
+        )  # fmt: skip
+    if asked.texts and not (folder / "points").is_dir():
+        raise InputError(
+            f"run {name} has no points along its way", "--texts asks them for texts",
+            "submit it again with --again --trajectory",
+        )  # fmt: skip
+    if asked.matrices and "covariance" in what:
+        names = [n for n, shape in header(folder / "model").items() if len(shape) == 2]
+        if not any(re.search(asked.matrices, n) for n in names):
+            raise InputError(
+                f"--matrices {asked.matrices!r} fits no matrix of {name}", near(asked.matrices, names)
+            )
+
+
+def check_start(specs: Mapping[str, RunSpec]) -> None:
+    """Refuse runs whose displacements are from different starts."""
+    first = next(iter(specs.values()))
+    for name, spec in specs.items():
+        if spec.hashes.get("model.target") != first.hashes.get("model.target"):
+            raise InputError(
+                f"run {name} did not start where {first.run_id} did", "displacements are from one start",
+                "choose runs of one board, case and seed",
+            )  # fmt: skip
+
+
+def header(folder: Path) -> dict[str, list[int]]:
+    """Parameter names and shapes of a model folder, from the headers of its safetensors files alone."""
+    out: dict[str, list[int]] = {}
+    for path in sorted(folder.glob("*.safetensors")):
+        with path.open("rb") as file:
+            size = int.from_bytes(file.read(8), "little")
+            told = json.loads(file.read(size))
+        out |= {name: value["shape"] for name, value in told.items() if name != "__metadata__"}
+    return out
