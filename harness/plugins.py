@@ -235,13 +235,31 @@ def parse_set(pairs: Sequence[str]) -> dict[str, Any]:
     return out
 
 
+def board_settings(
+    loaded: Loaded, settings: Mapping[str, Mapping[str, Any]], overrides: Mapping[str, Any]
+) -> dict[str, Any]:
+    """What a board sets for an entry: `[settings.METHOD]`, then `[settings."optimizer.NAME"]` of its optimizer.
+
+    Options that the method's settings hold for another optimizer than the one asked for are dropped.
+    """
+    own, used = dict(settings.get(loaded.name, {})), "optimizer.name"
+    if not hasattr(loaded.submission.method, "unlearn"):
+        return own
+    usual = own.get(used, loaded.submission.optimizer.name)
+    name = overrides.get(used, usual)
+    if name != usual:
+        general = {f"optimizer.{k}" for k in OptimizerSpec.model_fields}
+        own = {k: v for k, v in own.items() if not k.startswith("optimizer.") or k in general}
+    return own | {f"optimizer.{k}": v for k, v in settings.get(f"optimizer.{name}", {}).items()}
+
+
 def resolve(
     loaded: Loaded, settings: Mapping[str, Any], overrides: Mapping[str, Any], base: Entry | None = None
 ) -> Entry:
     """Settle an entry's hyper-parameters: defaults, then the board's settings, then `--set`."""
     submission = loaded.submission
     if hasattr(submission.method, "unlearn"):
-        submission, settings = _with_optimizer(submission, settings, overrides)
+        submission = _with_optimizer(submission, {**settings, **overrides})
     known = settings_of(submission)
     for source, values in (("the board's settings", settings), ("--set", overrides)):
         for key in values:
@@ -272,19 +290,13 @@ def _under(values: Mapping[str, Any], prefix: str) -> dict[str, Any]:
     return {k.removeprefix(prefix): v for k, v in values.items() if k.startswith(prefix)}
 
 
-def _with_optimizer(
-    submission: Submission, settings: Mapping[str, Any], overrides: Mapping[str, Any]
-) -> tuple[Submission, dict[str, Any]]:
-    """The submission with the optimizer that is asked for by name; options meant for another one are dropped."""
+def _with_optimizer(submission: Submission, wanted: Mapping[str, Any]) -> Submission:
+    """The submission with the optimizer that is asked for by name, without options that were meant for its own."""
     own = submission.optimizer
-    usual = settings.get("optimizer.name", own.name)
-    name = str(overrides.get("optimizer.name", usual))
+    name = str(wanted.get("optimizer.name", own.name))
     if name != own.name:
         own = own.model_copy(update={"name": name, "options": {}})
-    if name != usual:
-        general = {f"optimizer.{k}" for k in OptimizerSpec.model_fields}
-        settings = {k: v for k, v in settings.items() if not k.startswith("optimizer.") or k in general}
-    return dataclasses.replace(submission, optimizer=own), dict(settings)
+    return dataclasses.replace(submission, optimizer=own)
 
 
 def _optimizer(name: str, own: OptimizerSpec, changed: Mapping[str, Any]) -> OptimizerSpec:
@@ -343,7 +355,7 @@ def resolve_spec(
             f"{first} is no selector, so {spec!r} means nothing", "", f"write {second or first} alone"
         )
     if not selects:
-        return resolve(loaded, settings.get(loaded.name, {}), overrides)
+        return resolve(loaded, board_settings(loaded, settings, overrides), overrides)
     own = {k: v for k, v in overrides.items() if not k.startswith("base.")}
     inner = {k.removeprefix("base."): v for k, v in overrides.items() if k.startswith("base.")}
     base = resolve_spec(second, folders, settings, inner)

@@ -26,7 +26,7 @@ from harness.clock import Allowance, Clock, read_journal
 from harness.errors import InvalidRun, RunError
 from harness.job import Job, Plan
 from harness.loop import warm_up
-from harness.plugins import load_source, load_task, resolve
+from harness.plugins import board_settings, load_source, load_task, resolve
 from harness.runs import RunSpec, cut_case, cut_probes, read_json, write_json
 from harness.scoring import token_logp
 from harness.specs import LoraSpec, OptimizerSpec, Stop
@@ -94,7 +94,8 @@ def unlearn(folder: Path) -> None:
     for source, loaded in zip(spec.sources, sources, strict=True):
         if loaded.code != source.code:
             raise RunError(f"{source.name} has changed since the run was started; submit it again")
-    entry = resolve(sources[-1], spec.board.settings.get(sources[-1].name, {}), spec.overrides)
+    settings = board_settings(sources[-1], spec.board.settings, spec.overrides)
+    entry = resolve(sources[-1], settings, spec.overrides)
     with clock.lane("load"):
         needs = entry.loaded.submission.needs
         job = _job(spec, clock, entry.optimizer, folder, spec.board.stop, needs, entry.lora)
