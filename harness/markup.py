@@ -118,3 +118,18 @@ def environment(templates: Path | Mapping[str, str]) -> Environment:
         "source": lambda text: cut(text, SOURCE_LIMIT),
     }  # fmt: skip
     return env
+
+
+def page(env: Environment, template: str, root: str, **values: Any) -> str:
+    """A page from its template; `root` is the relative path to the site's first page."""
+    return env.get_template(template).render(root=root, **values)
+
+
+def data_block(name: str, value: Any) -> Markup:
+    """Data for a page's script, as an element that is never run: nothing in it can end the element.
+
+    >>> data_block("x", {"a": "</script>"})
+    Markup('<script type="application/json" id="x">{"a":"\\\\u003c/script>"}</script>')
+    """
+    text = json.dumps(value, separators=(",", ":"), allow_nan=False).replace("<", "\\u003c")
+    return Markup(f'<script type="application/json" id="{escape(name)}">{text}</script>')

@@ -44,7 +44,7 @@ MEASURED_COLUMNS = {
         JSD, "lower", 0, math.log(2), "nats",
         "Jensen-Shannon divergence of next-token distributions from the retain model's, at the tokens of the forget "
         "answers, mean over a row's tokens, then over rows. Measured by `uharness compare`.",
-        source="Lin 1991, IEEE Trans. Inf. Theory 37, eq. 4.1; the curves of papers/000, Fig. 9",
+        source="Lin 1991, IEEE Trans. Inf. Theory 37, eq. 4.1; the curves of Spectral Unlearning, Fig. 9",
     ),
 }  # fmt: skip
 """Metrics that no task computes: they need the run's weights beside another model's."""

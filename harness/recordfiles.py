@@ -230,7 +230,8 @@ def read_table(path: Path, sha256: str, columns: Sequence[str]) -> pa.Table:
 
     content = _read_hashed(path, sha256)
     try:
-        return checked_table(pq.read_table(pa.BufferReader(content)), columns)
+        table = pq.ParquetFile(pa.BufferReader(content)).read(use_threads=False)
+        return checked_table(table, columns)
     except (pa.ArrowException, StoreError) as error:
         raise StoreError(f"{path} is not a table of rows: {error}") from error
 

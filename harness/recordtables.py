@@ -109,6 +109,7 @@ def checked_table(table: pa.Table, columns: Sequence[str]) -> pa.Table:
     Text columns that are not there become null. A value that is not finite becomes null, and `why` tells it.
     """
     import pyarrow as pa
+    import pyarrow.compute as pc
 
     needed = [c for c in columns if c in ("metric", "row_id", "step", "updates", "charged_s", "value")]
     missing = [c for c in needed if c not in table.column_names]
@@ -128,10 +129,18 @@ def checked_table(table: pa.Table, columns: Sequence[str]) -> pa.Table:
         }
     except (pa.ArrowInvalid, pa.ArrowNotImplementedError) as error:
         raise StoreError(f"a column of the table has the wrong type: {error}") from error
-    values = data["value"].to_pylist()
-    whys = [w or "" for w in data["why"].to_pylist()]
+    numbers = pc.drop_null(data["value"])
+    if data["why"].null_count or not pc.all(pc.is_finite(numbers), min_count=0).as_py():
+        data["value"], data["why"] = _told(data["value"].to_pylist(), data["why"].to_pylist())
+    return pa.table(data, schema=schema)
+
+
+def _told(values: list[float | None], whys: list[str | None]) -> tuple[pa.Array, pa.Array]:
+    """Values with null for what is not finite, and why."""
+    import pyarrow as pa
+
+    texts = [why or "" for why in whys]
     for i, value in enumerate(values):
         if value is not None and not math.isfinite(value):
-            values[i], whys[i] = None, whys[i] or f"the value came out as {value}"
-    data["value"], data["why"] = pa.array(values, pa.float64()), pa.array(whys, pa.string())
-    return pa.table(data, schema=schema)
+            values[i], texts[i] = None, texts[i] or f"the value came out as {value}"
+    return pa.array(values, pa.float64()), pa.array(texts, pa.string())

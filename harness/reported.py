@@ -4,7 +4,7 @@ One row of such a file::
 
     [[rows]]
     title = "RMU, SOAP"
-    source = "papers/000, Tables 12 and 16 (arXiv 2611.11902v1)"
+    source = "Spectral Unlearning, Tables 12 and 16 (arXiv 2611.11902v1)"
     model = "Llama-3.2-3B-Instruct"
     split = "forget05"
     values = { agg = 0.7360, mem = 0.7160, priv = 0.8468, util = 0.6673 }

@@ -24,6 +24,7 @@ from __future__ import annotations
 import contextlib
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -360,9 +361,11 @@ def _build(
             connection.execute(f"CREATE TABLE {name} ({columns})")
         connection.execute(f"CREATE TABLE meta AS SELECT {SCHEMA} AS schema")
         paths = sorted(found.values())
-        for start in range(0, len(paths), _RUNS_AT_ONCE):
-            part = paths[start : start + _RUNS_AT_ONCE]
-            _put(connection, Batch.of(part), part, ())
+        parts = [paths[start : start + _RUNS_AT_ONCE] for start in range(0, len(paths), _RUNS_AT_ONCE)]
+        with ThreadPoolExecutor(1) as reader:  # reads the next files while these are stored
+            batches = reader.map(Batch.of, parts)
+            for part, batch in zip(parts, batches, strict=True):
+                _put(connection, batch, part, ())
         _put_compared(connection, compared)
         states.append(_state(connection))
 

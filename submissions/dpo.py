@@ -24,6 +24,10 @@ class DPO:
     gamma: float = 1.0
     alpha: float = 1.0
 
+    def __post_init__(self) -> None:
+        if self.beta <= 0:
+            raise ValueError("beta must be above 0")
+
     def unlearn(self, job: Job) -> None:
         """Note the starting model's log-probabilities of both answers once, then train."""
         lose_reference = job.sequence_logp(job.forget)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Literal
 
 from torch import Tensor
 
@@ -15,18 +16,28 @@ from harness.scoring import token_logp
 
 @dataclass(frozen=True)
 class GradDiff:
-    """gamma x (minus NLL of forget) + alpha x NLL of retain, token means; weights 1 and 1 as in open-unlearning."""
+    """gamma x (minus NLL of forget) + alpha x a retain term, token means; weights 1 and 1 as in open-unlearning.
+
+    `retain`: `nll`, or `kl` for KL(starting model || model) over the retain rows' answer tokens. The public code
+    (open-unlearning, src/trainer/utils.py) averages that KL over prompt and padding positions too.
+    """
 
     gamma: float = 1.0
     alpha: float = 1.0
+    retain: Literal["nll", "kl"] = "nll"
 
     def unlearn(self, job: Job) -> None:
         """Train on both sets."""
+        reference = job.frozen_reference() if self.retain == "kl" else None
 
         def loss(batch: Batch) -> Tensor:
             forget, retain = job.forward(batch.forget), job.forward(batch.retain)
             away = losses.grad_ascent(token_logp(forget), forget.mask)
-            return self.gamma * away + self.alpha * losses.nll(token_logp(retain), retain.mask)
+            if reference is None:
+                keep = losses.nll(token_logp(retain), retain.mask)
+            else:
+                keep = losses.kl_to_reference(retain.logits, reference(batch.retain).logits, retain.mask)
+            return self.gamma * away + self.alpha * keep
 
         fit(job, loss)
 

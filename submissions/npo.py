@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Literal
 
 from torch import Tensor
 
@@ -15,20 +16,36 @@ from harness.scoring import token_logp
 
 @dataclass(frozen=True)
 class NPO:
-    """gamma x NPO on sequence sums (beta .1) + alpha x NLL of retain; the starting model is the reference."""
+    """gamma x NPO on sequence sums + alpha x a retain term; the starting model is the reference.
+
+    Defaults are the authors' for TOFU (licong-lin/negative-preference-optimization, TOFU/config/forget.yaml). `retain`:
+    `nll`, or `kl` for KL(starting model || model) over answer tokens (public code: over prompt and padding too). MUSE's
+    public NPO puts differences of raw logits in place of log-probabilities (swj0419/muse_bench); this does not.
+    """
 
     beta: float = 0.1
     gamma: float = 1.0
     alpha: float = 1.0
+    retain: Literal["nll", "kl"] = "nll"
+
+    def __post_init__(self) -> None:
+        if self.beta <= 0:
+            raise ValueError("beta must be above 0")
 
     def unlearn(self, job: Job) -> None:
         """Note the starting model's log-probabilities once, then train."""
-        reference = job.sequence_logp(job.forget)
+        noted = job.sequence_logp(job.forget)
+        reference = job.frozen_reference() if self.retain == "kl" else None
 
         def loss(batch: Batch) -> Tensor:
             forget, retain = job.forward(batch.forget), job.forward(batch.retain)
-            away = losses.npo(token_logp(forget).sum(-1), reference[batch.forget.index], self.beta)
-            return self.gamma * away + self.alpha * losses.nll(token_logp(retain), retain.mask)
+            logp = losses.sequence_sum(token_logp(forget), forget.mask)
+            away = losses.npo(logp, noted[batch.forget.index], self.beta)
+            if reference is None:
+                keep = losses.nll(token_logp(retain), retain.mask)
+            else:
+                keep = losses.kl_to_reference(retain.logits, reference(batch.retain).logits, retain.mask)
+            return self.gamma * away + self.alpha * keep
 
         fit(job, loss)
 

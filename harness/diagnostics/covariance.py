@@ -1,4 +1,4 @@
-"""How much of a gradient covariance each optimizer's model of it holds (papers/000, Fig. 2, 7, 8).
+"""How much of a gradient covariance each optimizer's model of it holds (Spectral Unlearning, Fig. 2, 7, 8).
 
 The covariance is the uncentred second moment C = E[vec(G) vec(G)^T] over gradients G_1 .. G_N of one matrix
 [N, rows, cols]. It is [rows cols, rows cols] and never formed: its products with a Kronecker product or a diagonal in a

@@ -1,4 +1,4 @@
-"""Principal components of displacements (papers/000, Fig. 12): weights minus start, through their Gram matrix.
+"""Principal components of displacements (Spectral Unlearning, Fig. 12): weights minus start, through their Gram matrix.
 
 D displacements of P parameters: X [D, P] is never in memory; G = X X^T [D, D] is summed up piece by piece.
 """

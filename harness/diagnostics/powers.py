@@ -1,4 +1,4 @@
-"""The spectral power sweep, read from records (papers/000, App. E.7, Fig. 14)."""
+"""The spectral power sweep, read from records (Spectral Unlearning, App. E.7, Fig. 14)."""
 
 from __future__ import annotations
 

@@ -18,7 +18,7 @@ def right_prob(logits: np.ndarray, labels: np.ndarray) -> np.ndarray:
         labels: right classes [N] int.
 
     Returns:
-        [N] float64 in 0..1 (Pf and Pr of papers/002 are means of it).
+        [N] float64 in 0..1 (Pf and Pr of the BMA paper are means of it).
     """
     z = np.asarray(logits, np.float64)
     weights = np.exp(z - z.max(1, keepdims=True))
@@ -43,7 +43,7 @@ def bucket_hits(logits: np.ndarray, labels: np.ndarray, m: int) -> np.ndarray:
 
 
 def bucket_accuracy(logits: np.ndarray, labels: np.ndarray, m: int) -> float:
-    """Share of rows whose first choice lies in the right bucket (papers/002, bucket accuracy), 0..1.
+    """Share of rows whose first choice lies in the right bucket (BMA paper, bucket accuracy), 0..1.
 
     >>> bucket_accuracy(np.array([[0., 1, 2, 0], [0, 1, 0, 0]]), np.array([3, 3]), 2)
     0.5
@@ -63,7 +63,7 @@ def within_bucket_hits(logits: np.ndarray, labels: np.ndarray, m: int) -> np.nda
 
 
 def within_bucket_accuracy(logits: np.ndarray, labels: np.ndarray, m: int) -> float:
-    """Share of rows whose right class wins among its bucket's members (papers/002), 0..1; chance is 1/m.
+    """Share of rows whose right class wins among its bucket's members (BMA paper), 0..1; chance is 1/m.
 
     >>> within_bucket_accuracy(np.array([[9., 0, 1, 2], [9, 0, 2, 1]]), np.array([3, 3]), 2)
     0.5
@@ -162,7 +162,7 @@ def frequency_shares(logits: np.ndarray) -> np.ndarray:
 def key_frequencies(logits: np.ndarray, share: float = 0.01) -> tuple[int, ...]:
     """Frequencies 1 .. n // 2 that explain more than `share` of the logit variance.
 
-    Take them from the final checkpoint and reuse them for the others (papers/002 lists {14, 35, 42, 52,
+    Take them from the final checkpoint and reuse them for the others (the BMA paper lists {14, 35, 42, 52,
     55} for p = 113).
     """
     return tuple(int(k) + 1 for k in np.flatnonzero(frequency_shares(logits) > share))
@@ -171,7 +171,7 @@ def key_frequencies(logits: np.ndarray, share: float = 0.01) -> tuple[int, ...]:
 def fve(logits: np.ndarray, keys: tuple[int, ...]) -> float:
     """Fraction of the logit variance that the key frequencies explain, 0..1; NaN for constant logits.
 
-    Sum of `frequency_shares` over `keys`. papers/002 does not define its basis; this is the one direction
+    Sum of `frequency_shares` over `keys`. The BMA paper does not define its basis; this is the one direction
     cos(w (a + b - c)) per frequency of Nanda et al. (2023, arXiv:2301.05217), centred over classes and pairs.
     """
     return float(frequency_shares(logits)[np.array(keys, dtype=np.int64) - 1].sum())
@@ -181,7 +181,7 @@ def restricted_logits(logits: np.ndarray, keys: tuple[int, ...]) -> np.ndarray:
     """Logits rebuilt from the key frequencies alone, [n, n, n].
 
     Mean over pairs plus the projection on {cos, sin}(2 pi k (a + b) / n) times any function of c, k in
-    `keys`. (A wider span than that of `fve`; papers/002 defines neither.)
+    `keys`. (A wider span than that of `fve`; the BMA paper defines neither.)
     """
     mean, rest = _centred(logits)
     n = len(rest)

@@ -1,4 +1,4 @@
-"""One number out of several, as papers/000 and papers/001 rank. Inputs are named; none may be missing."""
+"""One number out of several, as Spectral Unlearning and UnlearningSoup rank. Inputs are named; none may be missing."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from harness.types import Score
 FLOOR = 1e-12
 
 
-@described(low=0.0, high=1.0, unit="", source="papers/000, HM with floor 1e-12")
+@described(low=0.0, high=1.0, unit="", source="Spectral Unlearning, HM with floor 1e-12")
 def floored_harmonic_mean(parts: Mapping[str, float | None]) -> Score:
     """Harmonic mean n / sum(1 / max(x, 1e-12)).
 
@@ -40,7 +40,7 @@ def _forgetting(es: float | None, em: float | None, prob: float | None, ratio: f
     )
 
 
-@described(low=0.0, high=1.0, unit="", source="papers/000, Mem")
+@described(low=0.0, high=1.0, unit="", source="Spectral Unlearning, Mem")
 def mem(es: float | None, em: float | None, prob: float | None, ratio: float | None) -> Score:
     """Forgetting: harmonic mean of 1-ES, 1-EM, 1-probability and truth ratio of the forget rows.
 
@@ -56,7 +56,7 @@ def mem(es: float | None, em: float | None, prob: float | None, ratio: float | N
     return _forgetting(es, em, prob, ratio)
 
 
-@described(low=0.0, high=1.0, unit="", source="papers/000, Priv")
+@described(low=0.0, high=1.0, unit="", source="Spectral Unlearning, Priv")
 def priv(own: Mapping[str, float | None], reference: Mapping[str, float | None]) -> Score:
     """Privacy: harmonic mean over the attacks of 1 - |AUC - AUC of the retrained model|.
 
@@ -74,7 +74,7 @@ def priv(own: Mapping[str, float | None], reference: Mapping[str, float | None])
     return floored_harmonic_mean(gaps)
 
 
-@described(low=0.0, high=1.0, unit="", source="papers/000, Util")
+@described(low=0.0, high=1.0, unit="", source="Spectral Unlearning, Util")
 def util(parts: Mapping[str, float | None], fluency: float | None, name: str = "forget.fluency") -> Score:
     """Utility: harmonic mean of the nine numbers of model utility and the fluency of the forget outputs.
 
@@ -90,7 +90,7 @@ def util(parts: Mapping[str, float | None], fluency: float | None, name: str = "
     return floored_harmonic_mean(nine | {name: fluency})
 
 
-@described(low=0.0, high=1.0, unit="", source="papers/000, Agg")
+@described(low=0.0, high=1.0, unit="", source="Spectral Unlearning, Agg")
 def agg(mem: float | None, priv: float | None, util: float | None) -> Score:
     """All three: harmonic mean of forgetting, privacy and utility. The weakest of them weighs most.
 
@@ -109,7 +109,7 @@ def agg(mem: float | None, priv: float | None, util: float | None) -> Score:
     return floored_harmonic_mean({"mem": mem, "priv": priv, "util": util})
 
 
-@described(low=0.0, high=100.0 * math.sqrt(2.0), unit="percent", source="papers/001, DS_ES")
+@described(low=0.0, high=100.0 * math.sqrt(2.0), unit="percent", source="UnlearningSoup, DS_ES")
 def ds_es(forget_es: float | None, retain_es: float | None) -> Score:
     """Distance to the ideal: 100 sqrt(ES_forget^2 + (1 - ES_retain)^2).
 
@@ -129,7 +129,7 @@ def ds_es(forget_es: float | None, retain_es: float | None) -> Score:
     return Score(100.0 * math.hypot(forget_es, 1.0 - retain_es), n=2)
 
 
-@described(low=0.0, high=10.0, unit="of 10", source="papers/001, EQ (our choice of the four)")
+@described(low=0.0, high=10.0, unit="of 10", source="UnlearningSoup, EQ (our choice of the four)")
 def eq(es: float | None, em: float | None, prob: float | None, ratio: float | None) -> Score:
     """Erasing quality: 10 times the harmonic mean of 1-ES, 1-EM, 1-probability and truth ratio.
 
@@ -141,7 +141,7 @@ def eq(es: float | None, em: float | None, prob: float | None, ratio: float | No
     return _times_ten(_forgetting(es, em, prob, ratio))
 
 
-@described(low=0.0, high=10.0, unit="of 10", source="papers/001, RQ")
+@described(low=0.0, high=10.0, unit="of 10", source="UnlearningSoup, RQ")
 def rq(utility: float | None, retain_es: float | None) -> Score:
     """Retaining quality: 10 times the harmonic mean of model utility and extraction strength on retain rows.
 
@@ -156,7 +156,7 @@ def rq(utility: float | None, retain_es: float | None) -> Score:
     return _times_ten(floored_harmonic_mean(parts))
 
 
-@described(low=0.0, high=10.0, unit="of 10", source="papers/001, SBQ")
+@described(low=0.0, high=10.0, unit="of 10", source="UnlearningSoup, SBQ")
 def sbq(erasing: float | None, retaining: float | None) -> Score:
     """Both: sqrt((EQ^2 + RQ^2) / 2). One side can hide the other: read it beside `eq`.
 

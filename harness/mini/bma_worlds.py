@@ -78,7 +78,7 @@ FULL = World(
     "full", BmaData(256, 256, 0.3, 0), (1, 4, 16, 64, 256), (0.01, 0.05, 0.1), (17, 26, 42),
     ModularConfig(256, 256, 256, 4, 1024), Recipe(epochs=30_000, lr=1e-3, every=100),
 )  # fmt: skip
-"""The paper's size (papers/002: 256 classes, doubled width, 30 % of pairs, 30,000 epochs). Our choices
+"""The paper's size (BMA paper: 256 classes, doubled width, 30 % of pairs, 30,000 epochs). Our choices
 where it is
 silent: a and b below 256, and learning rate and decay of Nanda et al. (2023). Hours per model on two CPU
 cores."""

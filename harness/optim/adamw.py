@@ -26,5 +26,5 @@ def build(spec: OptimizerSpec, model: nn.Module) -> torch.optim.Optimizer:
         betas=options.betas,
         eps=options.eps,
         weight_decay=spec.weight_decay,
-        foreach=True,
+        fused=True,
     )

@@ -25,7 +25,7 @@ from harness.specs import TaskRef, Template
 from harness.tasks.bma_data import BmaData
 from harness.types import Answers, ArrayRow, Case, ClassAnswers, Classify, MetricInfo, Score, Trajectory
 
-PAPER = "papers/002"
+PAPER = "BMA paper"
 FORGOTTEN = 0.1
 """Mean probability of the right answers on the forget rows at which damage is compared."""
 RESOURCES = ("alternative_answers", "random_labels")

@@ -74,7 +74,7 @@ class BmaData:
         """One fixed wrong class per pair index, [N] int64.
 
         Uniform over the `classes - 1` others, or with `in_bucket` over the M - 1 other members of the right
-        bucket (papers/002, Table 23, compares the two).
+        bucket (BMA paper, Table 23, compares the two).
         """
         if in_bucket and m == 1:
             raise DataError(
