@@ -143,7 +143,7 @@ def _jsd(compared: Compared, named: Sequence[str]) -> Cell:
 
 # --- cost -----------------------------------------------------------------------------------------------------------
 def cost(compared: Compared) -> Flat:
-    """Time and peak memory of a run, and both as multiples of the loss's first optimizer (Spectral Unlearning, Table 14)."""
+    """Time and peak memory of a run, also relative to the first optimizer (Spectral Unlearning, Table 14)."""
     names = {"charged_s": "cost.charged_s", "updates": "cost.updates", "peak_gib": "cost.peak_gib"}
     columns = {head: column_of(metric, compared.metrics) for head, metric in names.items()}
     rows, firsts = [], {}

@@ -13,7 +13,7 @@ FAMILIES: Mapping[str, tuple[str, ...]] = {
     "element-wise": ("adamw", "sophia"),
     "spectral": ("muon", "klshampoo", "kl_shampoo", "shampoo_quarter", "soap"),
 }
-"""Families of optimizers as Spectral Unlearning, Table 6 has them: whether a step's geometry sees single weights or matrices."""
+"""Families of optimizers as Spectral Unlearning, Table 6 has them: do steps see single weights or matrices."""
 TOLERANCE = 0.02
 PLATEAU = 0.9
 
@@ -73,7 +73,7 @@ class Width:
 def width(rates: Sequence[float], heights: Sequence[float | None], share: float = PLATEAU) -> Width:
     """The stretch of rates around the peak in which the curve stays above `share` of it.
 
-    Between two rates the curve is taken as linear in log10 of the rate. After the plateaus of Spectral Unlearning, Fig. 9.
+    Between two rates the curve is linear in log10 of the rate. After the plateaus of Spectral Unlearning, Fig. 9.
 
     Args:
         rates: ascending.
@@ -132,7 +132,7 @@ def families(
     values: Sequence[Mapping[str, float | None]],
     members: Mapping[str, Sequence[str]],
 ) -> FamilyScore:
-    """Family means and win counts of one metric (Spectral Unlearning, Table 6, which counts model, split and loss as cells).
+    """Family means and win counts of one metric (Spectral Unlearning, Table 6, whose cells are model, split and loss).
 
     Args:
         info: its direction decides who wins; without one there are no wins.

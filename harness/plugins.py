@@ -372,11 +372,15 @@ def optimizer_names() -> list[str]:
 
 @functools.cache
 def optimizer_code(name: str) -> str:
-    """Hash of an optimizer's module and of the modules of `harness.optim` that optimizers share."""
-    folder = Path(__file__).parent / "optim"
-    shared = [p for p in sorted(folder.glob("*.py")) if p.stem not in optimizer_names()]
-    used = [folder / f"{name}.py", *(shared if name != "adamw" else [])]
-    return content_hash([[p.name, _file_hash(p)] for p in used])
+    """Hash of an optimizer's module and of the modules of `harness.optim` that it is built on."""
+    folder, used, asked = Path(__file__).parent / "optim", set[str](), [name]
+    while asked:
+        module = asked.pop()
+        path = folder / f"{module}.py"
+        if module not in used and path.exists():
+            used.add(module)
+            asked += re.findall(r"^from harness\.optim(?:\.| import )(\w+)", path.read_text(), re.MULTILINE)
+    return content_hash([[module, _file_hash(folder / f"{module}.py")] for module in sorted(used)])
 
 
 def optimizer_options(name: str) -> type[Spec]:

@@ -23,7 +23,8 @@ from __future__ import annotations
 
 import contextlib
 import time
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import partial
@@ -216,6 +217,33 @@ class Store:
             lines = connection.execute(sql, [board]).fetchall()
         return [parse_record(text, Path(file)) for text, file in lines]
 
+    def load_stamps(self) -> dict[str, tuple[str, str, str]]:
+        """Run id to its board, its submission and a hash of all that is known of it: the record, and what it lacks.
+
+        By board, entry, case, seed and run id, as `load_records`. The record names its tables by their hashes.
+        """
+        sql = (
+            "WITH lacking AS (SELECT run_id, string_agg(why, ';' ORDER BY why) AS lacks FROM absent GROUP BY run_id) "
+            "SELECT run_id, board, submission, sha256(record || coalesce(lacks, '')) FROM runs "
+            "LEFT JOIN lacking USING (run_id) ORDER BY board, entry, case_id, seed, run_id"
+        )
+        with self._reading() as connection:
+            return {run: tuple(told) for run, *told in connection.execute(sql).fetchall()}
+
+    def load_rows_of(self, run_ids: Sequence[str]) -> dict[str, list[dict[str, Any]]]:
+        """The whole long per-row tables of these runs, in file order; runs without one are not in it."""
+        names = COLUMNS[ROWS]
+        sql = (
+            f"SELECT run_id, {', '.join(names)} FROM rows WHERE run_id IN (SELECT unnest($1::VARCHAR[])) "
+            "ORDER BY run_id, position"
+        )
+        with self._reading() as connection:
+            lines = connection.execute(sql, [list(run_ids)]).fetchall()
+        found: dict[str, list[dict[str, Any]]] = {}
+        for run, *line in lines:
+            found.setdefault(run, []).append(dict(zip(names, line, strict=True)))
+        return found
+
     def load_comparisons(self) -> list[Comparison]:
         """All comparisons that could be read, by board and id."""
         sql = "SELECT file FROM comparisons WHERE why IS NULL ORDER BY board, comparison"
@@ -278,12 +306,16 @@ class Store:
 
     def load_all_trajectories(self, run_id: str | None = None) -> dict[str, Trajectory]:
         """The curves of all runs that have one, in one go."""
+        return self.load_trajectories_of(None if run_id is None else [run_id])
+
+    def load_trajectories_of(self, run_ids: Sequence[str] | None) -> dict[str, Trajectory]:
+        """The curves of these runs, of all with None; runs without one are not in it."""
         sql = (
             "SELECT run_id, step, updates, charged_s, metric, value FROM trajectories "
-            "WHERE $1 IS NULL OR run_id = $1 ORDER BY run_id, metric, step"
+            "WHERE $1 IS NULL OR run_id IN (SELECT unnest($1::VARCHAR[])) ORDER BY run_id, metric, step"
         )
         with self._reading() as connection:
-            lines = connection.execute(sql, [run_id]).fetchall()
+            lines = connection.execute(sql, [None if run_ids is None else list(run_ids)]).fetchall()
         by_run: dict[str, list[Any]] = {}
         for run, *line in lines:
             by_run.setdefault(run, []).append(line)
@@ -362,12 +394,21 @@ def _build(
         connection.execute(f"CREATE TABLE meta AS SELECT {SCHEMA} AS schema")
         paths = sorted(found.values())
         parts = [paths[start : start + _RUNS_AT_ONCE] for start in range(0, len(paths), _RUNS_AT_ONCE)]
-        with ThreadPoolExecutor(1) as reader:  # reads the next files while these are stored
-            batches = reader.map(Batch.of, parts)
-            for part, batch in zip(parts, batches, strict=True):
-                _put(connection, batch, part, ())
+        for part, batch in zip(parts, _ahead(Batch.of, parts), strict=True):
+            _put(connection, batch, part, ())
         _put_compared(connection, compared)
         states.append(_state(connection))
+
+
+def _ahead(read: Callable[[Sequence[Path]], Batch], parts: Sequence[Sequence[Path]]) -> Iterator[Batch]:
+    """`read` of each part, in order; the next two are read while one is stored."""
+    with ThreadPoolExecutor(2) as pool:
+        waiting = deque(pool.submit(read, part) for part in parts[:2])
+        for part in [*parts[2:], None, None][: len(parts)]:
+            batch = waiting.popleft().result()
+            if part is not None:
+                waiting.append(pool.submit(read, part))
+            yield batch
 
 
 def _put(

@@ -1,4 +1,4 @@
-"""How far the hidden states of a model have moved from those of its start, block by block (Spectral Unlearning, Fig. 5).
+"""How far the hidden states have moved from those of its start, block by block (Spectral Unlearning, Fig. 5).
 
 The notes do not give the paper's formula. Here it is, per answer token with state h [d] of the start and h' of the
 run: `relative` = ||h' - h||_2 / ||h||_2 (at least 0) and `cosine` = 1 - cos(h, h') (0 to 2); both are means over all

@@ -1,4 +1,4 @@
-"""The way that a run went, from its trajectory: forgetting against utility, and losses (Spectral Unlearning, Fig. 1, 3, 11)."""
+"""The way a run went: forgetting against utility, and losses (Spectral Unlearning, Fig. 1, 3, 11)."""
 
 from __future__ import annotations
 
