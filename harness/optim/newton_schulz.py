@@ -14,7 +14,7 @@ QUINTIC = (3.4445, -4.7750, 2.0315)
 def orthogonalised(M: Tensor, iteration: Literal["cubic", "quintic"] = "quintic", steps: int = 5) -> Tensor:
     """Matrices with the singular vectors of M and singular values near 1, in M's dtype; zero where M is zero.
 
-    Every step maps each singular value s alone: `cubic` to 1.5 s - .5 s^3 (Spectral Unlearning, section 2.5), which tends
+    Every step maps each singular value s alone: `cubic` to 1.5 s - .5 s^3 (Spectral Unlearning, section 2.5), tending
     to 1 for every s in (0, 1]; `quintic` to a s + b s^3 + c s^5 (Muon), which is steeper at 0 and stays within about
     0.5..1.5 without tending to 1. Both start from s / |M|_F (the quintic from s / (|M|_F + 1e-7), as published). In
     bfloat16 the quintic rounds where the public code rounds; elsewhere products and sums are fused.
