@@ -26,6 +26,7 @@ GROUPS = {
 """The groups by name, in the order of the help."""
 
 FormatOption = Annotated[str, typer.Option("--format", help="table, json, csv or md.")]
+OutOption = Annotated[str, typer.Option("--out", help="Folder of the site; default build/site.")]
 JsonOption = Annotated[bool, typer.Option("--json", help="Print JSON instead of text.")]
 
 
@@ -204,16 +205,15 @@ def list_metrics(
 
 # --- site -----------------------------------------------------------------------------------------------------------
 @site_app.command("build")
-def site_build(
-    out: Annotated[str, typer.Option("--out", help="Folder to write; default build/site.")] = "",
-) -> None:
-    """Render every board, run and method to static pages."""
+def site_build(out: OutOption = "") -> None:
+    """Bring the static pages of every board, run and method up to date."""
+    from harness.preflight import threads
     from harness.publish import build_site
 
     workspace = find_workspace()
     folder = Path(out) if out else workspace.build / "site"
-    pages = build_site(workspace, open_store(workspace), folder)
-    typer.echo(f"{pages} files in {folder}; open {folder / 'index.html'}")
+    built = build_site(workspace, open_store(workspace), folder, threads())
+    typer.echo(f"{built} in {folder}; open {folder / 'index.html'}")
 
 
 # --- mini -----------------------------------------------------------------------------------------------------------

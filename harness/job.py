@@ -125,7 +125,7 @@ class Job:
         n_forget = len(self.forget) if whole else min(int(effective), len(self.forget))
         n_retain = len(self.retain) if whole else min(int(effective), len(self.retain))
         micro = self.plan.batching.micro or max(n_forget, n_retain)
-        parts = -(-max(n_forget, n_retain) // micro)
+        parts = min(-(-max(n_forget, n_retain) // micro), n_forget, n_retain)  # each has rows of both sets
         for k in range(self.clock.updates, 1 << 62):
             if whole:
                 f, r = np.arange(n_forget), np.arange(n_retain)

@@ -1,51 +1,109 @@
-"""From the database to a folder of pages: what `uharness site build` does."""
+"""From the database to a folder of pages: what `uharness site build` does.
+
+A site is made in parts (`pages.content.Part`). A part whose key is that of the last build is taken over; the others are
+made, by processes of their own where there are many.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
-from harness import plugins
-from harness.errors import UharnessError
-from harness.leaderboard import load, meanings
-from harness.render import BoardPage, MethodPage, Site, render_site
-from harness.site import read_static, write_site
+from harness.errors import StoreError
+from harness.pages.content import Part, Site
+from harness.site import Draft, Kept, read_static, replacing
+from harness.sitecontent import collect
 from harness.store import Store
 from harness.workspace import Workspace
 
+MANY = 300
+"""Parts from which on other processes help."""
 
-def build_site(workspace: Workspace, store: Store, folder: Path) -> int:
-    """Render every board, run and method, and swap the folder in whole. Returns the number of files."""
-    site = collect(workspace, store)
+Helper = Callable[[Sequence[Part], Draft], Mapping[str, Kept]]
+
+__all__ = ["Built", "build_site", "collect", "parts_of", "swap_in"]
+
+
+@dataclass(frozen=True)
+class Built:
+    """What a build did: files and bytes of the site, and parts that were made, taken over, and left out."""
+
+    files: int
+    size: int
+    made: int
+    kept: int
+    gone: int
+
+    def __str__(self) -> str:
+        changed = f"{self.made} parts made, {self.kept} as before" + (f", {self.gone} gone" if self.gone else "")
+        return f"{self.files} files, {self.size / 1e6:.1f} MB ({changed})"
+
+
+def build_site(workspace: Workspace, store: Store, folder: Path, workers: int = 1) -> Built:
+    """Brings the site in `folder` up to date with the database, and swaps it in whole.
+
+    Args:
+        workspace: whose boards and submissions.
+        store: up to date with its files.
+        folder: a new one, an empty one, or a site.
+        workers: processes that share the work where there is much of it.
+    """
+    from harness.siteworker import Crew
+
+    with Crew(workspace, store, workers) as crew:
+        site = collect(workspace, store, rank=crew.rank)
+        return swap_in(parts_of(workspace, site), folder, crew.make)
+
+
+def parts_of(workspace: Workspace, site: Site) -> list[Part]:
+    """The parts of a workspace's site."""
+    from harness import render
+
     sources = workspace.site_sources
-    pages = render_site(site, sources / "templates", read_static(sources / "static"))
-    write_site(pages, folder)
-    return len(pages)
+    if not hasattr(render, "site_parts"):
+        return _whole(site, sources)
+    return list(render.site_parts(site, sources / "templates", read_static(sources / "static")))
 
 
-def collect(workspace: Workspace, store: Store) -> Site:
-    """Everything that the pages show, read from the database and the submissions."""
-    boards, metrics = [], {}
-    for name in workspace.board_names():
-        board = workspace.board(name)
-        known, cases = meanings(workspace, board)
-        metrics |= known
-        shown = load(store, board, known, cases)
-        boards.append(BoardPage(shown.table, shown.records))
-    return Site(
-        boards=boards, methods=_methods(workspace), metrics=metrics,
-        rows=store.load_all_rows(), trajectories=store.load_all_trajectories(),
-    )  # fmt: skip
+def swap_in(parts: Sequence[Part], folder: Path, helper: Helper | None = None) -> Built:
+    """Makes the parts that are new or changed, takes the others over, and swaps the site in.
+
+    Args:
+        parts: all of the site.
+        folder: where it is.
+        helper: writes what it can of many parts into a draft's folder, and returns those.
+    """
+    names = [part.name for part in parts]
+    if len(set(names)) < len(names):
+        twice = next(name for name in names if names.count(name) > 1)
+        raise StoreError(f"two parts of the site are called {twice!r}")
+    with replacing(folder) as draft:
+        stale = [p for p in parts if p.name not in draft.before or draft.before[p.name].key != p.key]
+        gone = set(draft.before) - set(names)
+        if not stale and not gone:
+            draft.parts.update(draft.before)
+            return _told(draft, 0, 0)
+        done = helper(stale, draft) if helper is not None and len(stale) >= MANY else {}
+        draft.parts.update(done)
+        changed = {part.name for part in stale}
+        for part in parts:
+            if part.name not in changed:
+                draft.keep(part.name)
+            elif part.name not in done:
+                draft.add(part.name, part.key, part.make())
+        return _told(draft, len(stale), len(gone))
 
 
-def _methods(workspace: Workspace) -> list[MethodPage]:
-    pages = []
-    for name in plugins.submission_names(workspace.submissions):
-        try:
-            loaded = plugins.load_submission(name, workspace.submissions)
-        except UharnessError as error:
-            pages.append(MethodPage(name, title=f"{name} does not load: {error}"))
-            continue
-        s = loaded.submission
-        source = loaded.path.read_text(encoding="utf-8", errors="replace") if loaded.path.is_file() else ""
-        pages.append(MethodPage(name, s.title, s.paper, s.authors, s.goal, source))
-    return pages
+def _told(draft: Draft, made: int, gone: int) -> Built:
+    files = [size for part in draft.parts.values() for size in part.files.values()]
+    return Built(len(files), sum(files), made, len(draft.parts) - made, gone)
+
+
+def _whole(site, sources):
+    from harness.markup import slug
+    from harness.render import render_site
+    from harness.specs import content_hash
+
+    key = content_hash([sorted(site.stamps.items())])
+    return [Part("site", key, lambda: render_site(site, sources / "templates", read_static(sources / "static")))]

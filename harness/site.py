@@ -10,6 +10,7 @@ import contextlib
 import ctypes
 import errno
 import fcntl
+import hashlib
 import json
 import os
 import re
@@ -202,8 +203,12 @@ def refuse_foreign(folder: Path) -> None:
 
 def write_site(pages: Mapping[str, str | bytes], folder: Path) -> None:
     """Writes `pages` (relative path to content) as the whole site `folder`; see `replacing`."""
+    digest = hashlib.sha256()
+    for name, content in sorted(pages.items()):
+        data = content.encode() if isinstance(content, str) else content
+        digest.update(f"{name} {len(data)} ".encode() + data)
     with replacing(folder) as draft:
-        draft.add("pages", uuid.uuid4().hex, pages)
+        draft.add("pages", digest.hexdigest(), pages)
 
 
 def _beside(folder: Path, kind: str) -> Path:

@@ -186,6 +186,14 @@ def test_two_processes_deal_the_same_rows_in_disjoint_shares() -> None:
     assert sorted(shares[0] + shares[1]) == sorted(everything)
 
 
+def test_every_micro_batch_has_rows_of_both_sets() -> None:
+    job, _ = make_job(batching=Batching(effective="full", micro=1))  # 8 forget rows, 12 retain rows
+    micros = next(job.batches()).micros
+    assert [len(m.forget) for m in micros] == [1] * 8
+    assert sum(len(m.retain) for m in micros) == 12
+    assert sum(m.weight for m in micros) == pytest.approx(1.0)
+
+
 def test_warm_up_leaves_nothing_behind() -> None:
     job, _ = make_job()
     before = [p.clone() for p in job.model.parameters()]

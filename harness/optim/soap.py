@@ -71,12 +71,16 @@ class SOAP(EigenbasisOptimizer):
         D, _ = turned(torch.div(m, spare, out=spare), P, left, transposed(right))
         if options.normalize_grads:
             D.div_(D.square().mean((1, 2), keepdim=True).sqrt_().add_(1e-30))
-        if options.correct_bias:
-            first, second = (1 - beta ** state["step"] for beta in options.betas)
-            D.mul_(second**0.5 / first)
         if state["step"] % options.precondition_frequency == 0:
             self._refresh(stack)
         return D
+
+    def factor(self, stack: Stack) -> float:
+        """Option `scale` and Adam's bias correction."""
+        if not self.options.correct_bias:
+            return super().factor(stack)
+        first, second = (1 - beta ** stack.state["step"] for beta in self.options.betas)
+        return super().factor(stack) * second**0.5 / first
 
     def _start(self, stack: Stack, G: Tensor) -> None:
         state, longest = stack.state, self.options.max_precond_dim
