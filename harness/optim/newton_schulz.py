@@ -24,7 +24,7 @@ def orthogonalised(M: Tensor, iteration: Literal["cubic", "quintic"] = "quintic"
         iteration: which polynomial.
         steps: how often it is applied.
     """
-    X = M.mT if M.shape[-2] > M.shape[-1] else M
+    X = M.mT.contiguous() if M.shape[-2] > M.shape[-1] else M
     if iteration == "quintic":
         X = X / (torch.linalg.matrix_norm(X, keepdim=True) + 1e-7)
     else:  # the squares of small entries underflow
