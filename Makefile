@@ -6,7 +6,7 @@ VLLM := .venv-vllm
 export HF_HUB_OFFLINE := 1
 export OMP_WAIT_POLICY := PASSIVE
 
-.PHONY: demo test test-vllm lint types unit install benchmarks soak clean
+.PHONY: demo test test-vllm lint types unit install benchmarks soak screenshots clean
 
 install: $(VENV)/ready
 
@@ -52,6 +52,10 @@ benchmarks: install
 soak: install
 	$(BIN)/uharness mini build --out build/mini
 	$(BIN)/uharness mini check --folder build/mini
+
+# what docs/screenshots/ shows; SITE=folder for another site than the workspace's own
+screenshots: install
+	$(BIN)/python docs/screenshots.py $(if $(SITE),--site $(SITE),--sample)
 
 clean:
 	rm -rf $(VENV) $(VLLM) build runs

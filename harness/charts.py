@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 
 from markupsafe import Markup, escape
 
@@ -116,7 +115,7 @@ def xy_chart(
         across = LEFT + (px - left) / (right - left) * (WIDTH - LEFT - RIGHT)
         return across, TOP + (high - py) / (high - low) * (HEIGHT - TOP - BOTTOM)
 
-    parts = _ticks(x_ticks, y_ticks, at) + _labels(x_label, y_label)
+    parts = tick_marks(x_ticks, y_ticks, at) + axis_labels(x_label, y_label)
     told = []
     for i, (label, points) in enumerate(lines.items()):
         style = f"s{i % FILE_SERIES}"
@@ -151,7 +150,8 @@ def standalone(chart: Markup) -> str:
     ) + "\n"  # fmt: skip
 
 
-def _ticks(x_ticks: Sequence[float], y_ticks: Sequence[float], at: Place) -> list[str]:
+def tick_marks(x_ticks: Sequence[float], y_ticks: Sequence[float], at: Place) -> list[str]:
+    """Grid lines and the numbers beside them; `at` says where a point is in the picture."""
     parts = []
     for value in y_ticks:
         _, y = at(x_ticks[0], value)
@@ -163,7 +163,8 @@ def _ticks(x_ticks: Sequence[float], y_ticks: Sequence[float], at: Place) -> lis
     return parts
 
 
-def _labels(x_label: str, y_label: str) -> list[str]:
+def axis_labels(x_label: str, y_label: str) -> list[str]:
+    """Text below the axis, and at the top of the other one."""
     middle = (LEFT + WIDTH - RIGHT) / 2
     return [
         f'<text class="label mid" x="{middle:.1f}" y="{HEIGHT - 6}">{escape(cut(x_label))}</text>',
@@ -255,58 +256,3 @@ def _unbroken(x: Sequence[float], values: Sequence[float]) -> list[list[tuple[fl
         elif runs[-1]:
             runs.append([])
     return [run for run in runs if run]
-
-
-@dataclass(frozen=True)
-class Dot:
-    """A point of a scatter chart; `best` ones are named, and those that are not `compared` are hollow."""
-
-    label: str
-    x: float
-    y: float
-    best: bool = False
-    compared: bool = True
-
-
-def scatter_chart(dots: Sequence[Dot], *, title: str, x_label: str, y_label: str, name: str) -> Markup:
-    """Points, and a line through the best ones in the order of their places; empty without two points.
-
-    Args:
-        dots: finite places.
-        title: what a screen reader says first.
-        x_label: text below the axis.
-        y_label: text at the top of the other axis.
-        name: unique on its page, for the ids of title and description.
-    """
-    if len(dots) < 2:
-        return Markup("")
-    x_ticks, y_ticks = (ticks(min(axis), max(axis)) for axis in ([d.x for d in dots], [d.y for d in dots]))
-    left, right, low, high = x_ticks[0], x_ticks[-1], y_ticks[0], y_ticks[-1]
-
-    def at(px: float, py: float) -> tuple[float, float]:
-        across = LEFT + (px - left) / (right - left) * (WIDTH - LEFT - RIGHT)
-        return across, TOP + (high - py) / (high - low) * (HEIGHT - TOP - BOTTOM)
-
-    parts = _ticks(x_ticks, y_ticks, at) + _labels(x_label, y_label)
-    best = sorted((d for d in dots if d.best), key=lambda d: (d.x, d.y))
-    path = " ".join(f"{x:.1f},{y:.1f}" for x, y in (at(d.x, d.y) for d in best))
-    parts += [f'<polyline class="line front" points="{path}"/>'] if len(best) > 1 else []
-    taken: list[tuple[float, float]] = []
-    for d in sorted(dots, key=lambda d: (d.best, d.x, d.y, d.label)):
-        x, y = at(d.x, d.y)
-        kind = "best" if d.best else "plain" if d.compared else "apart"
-        tip = f"{cut(d.label, 80)}: {d.x:.4g}, {d.y:.4g}"
-        parts.append(f'<circle class="point {kind}" cx="{x:.1f}" cy="{y:.1f}" r="4"><title>{escape(tip)}</title></circle>')
-        if d.best and not any(abs(x - a) < 90 and abs(y - b) < 12 for a, b in taken):
-            taken.append((x, y))
-            end = x > WIDTH - 140
-            side = f'class="label end" x="{x - 7:.1f}"' if end else f'class="label" x="{x + 7:.1f}"'
-            parts.append(f'<text {side} y="{y - 6:.1f}">{escape(cut(d.label, 28))}</text>')
-    front = ", ".join(cut(d.label, 60) for d in best)
-    desc = f"{y_label} against {x_label} of {len(dots)} entries. On the front: {front or 'none'}."
-    ids = f"{escape(name)}-t", f"{escape(name)}-d"
-    return Markup(
-        f'<svg class="chart" role="img" viewBox="0 0 {WIDTH} {HEIGHT}" aria-labelledby="{ids[0]} {ids[1]}">'
-        f'<title id="{ids[0]}">{escape(cut(title))}</title><desc id="{ids[1]}">{escape(cut(desc, 1000))}</desc>'
-        f"{''.join(parts)}</svg>"
-    )

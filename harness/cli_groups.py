@@ -7,13 +7,13 @@ from typing import Annotated
 
 import typer
 
+from harness.cli_site import site_app
 from harness.shell import find_workspace, open_store, print_json, print_table
 
 board_app = typer.Typer(no_args_is_help=True, help="Leaderboards: list, show, set the default.")
 run_app = typer.Typer(no_args_is_help=True, help="Single runs: list, show.")
 db_app = typer.Typer(no_args_is_help=True, help="The DuckDB database made from the records.")
 list_app = typer.Typer(no_args_is_help=True, help="What can be named: methods, tasks, optimizers, metrics.")
-site_app = typer.Typer(no_args_is_help=True, help="The static website.")
 mini_app = typer.Typer(no_args_is_help=True, help="The models that ship with the package: build, check.")
 GROUPS = {
     "board": board_app,
@@ -26,7 +26,6 @@ GROUPS = {
 """The groups by name, in the order of the help."""
 
 FormatOption = Annotated[str, typer.Option("--format", help="table, json, csv or md.")]
-OutOption = Annotated[str, typer.Option("--out", help="Folder of the site; default build/site.")]
 JsonOption = Annotated[bool, typer.Option("--json", help="Print JSON instead of text.")]
 
 
@@ -201,19 +200,6 @@ def list_metrics(
     else:
         for m in lines:
             typer.echo(f"{m['id']:34} {m['direction']:7} {m['range']:10} {m['unit']:12} {m['text']}")
-
-
-# --- site -----------------------------------------------------------------------------------------------------------
-@site_app.command("build")
-def site_build(out: OutOption = "") -> None:
-    """Bring the static pages of every board, run and method up to date."""
-    from harness.preflight import threads
-    from harness.publish import build_site
-
-    workspace = find_workspace()
-    folder = Path(out) if out else workspace.build / "site"
-    built = build_site(workspace, open_store(workspace), folder, threads())
-    typer.echo(f"{built} in {folder}; open {folder / 'index.html'}")
 
 
 # --- mini -----------------------------------------------------------------------------------------------------------

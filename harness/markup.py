@@ -114,8 +114,8 @@ def environment(templates: Path | Mapping[str, str]) -> Environment:
         lstrip_blocks=True, keep_trailing_newline=True,
     )  # fmt: skip
     env.filters |= {
-        "num": num, "slug": slug, "cut": cut, "breakable": breakable, "link_of": link_of, "as_text": as_text,
-        "source": lambda text: cut(text, SOURCE_LIMIT),
+        "num": num, "number": number, "slug": slug, "cut": cut, "breakable": breakable, "link_of": link_of,
+        "as_text": as_text, "source": lambda text: cut(text, SOURCE_LIMIT),
     }  # fmt: skip
     return env
 
@@ -126,10 +126,10 @@ def page(env: Environment, template: str, root: str, **values: Any) -> str:
 
 
 def data_block(name: str, value: Any) -> Markup:
-    """Data for a page's script, as an element that is never run: nothing in it can end the element.
+    r"""Data for a page's script, as an element that is never run: nothing in it can end the element.
 
     >>> data_block("x", {"a": "</script>"})
-    Markup('<script type="application/json" id="x">{"a":"\\\\u003c/script>"}</script>')
+    Markup('<script type="application/json" id="x">{"a":"\\u003c/script>"}</script>')
     """
     text = json.dumps(value, separators=(",", ":"), allow_nan=False).replace("<", "\\u003c")
     return Markup(f'<script type="application/json" id="{escape(name)}">{text}</script>')

@@ -12,6 +12,7 @@ from pathlib import Path
 
 from harness.errors import StoreError
 from harness.pages.content import Part, Site
+from harness.render import parts
 from harness.site import Draft, Kept, read_static, replacing
 from harness.sitecontent import collect
 from harness.store import Store
@@ -36,7 +37,9 @@ class Built:
     gone: int
 
     def __str__(self) -> str:
-        changed = f"{self.made} parts made, {self.kept} as before" + (f", {self.gone} gone" if self.gone else "")
+        changed = f"{self.made} parts made, {self.kept} as before" + (
+            f", {self.gone} gone" if self.gone else ""
+        )
         return f"{self.files} files, {self.size / 1e6:.1f} MB ({changed})"
 
 
@@ -53,41 +56,42 @@ def build_site(workspace: Workspace, store: Store, folder: Path, workers: int = 
 
     with Crew(workspace, store, workers) as crew:
         site = collect(workspace, store, rank=crew.rank)
-        return swap_in(parts_of(workspace, site), folder, crew.make)
+        inside = folder.resolve().parent == workspace.build.resolve()
+        return swap_in(parts_of(workspace, site), folder, crew.make, spare=inside)
 
 
 def parts_of(workspace: Workspace, site: Site) -> list[Part]:
     """The parts of a workspace's site."""
-    from harness import render
-
     sources = workspace.site_sources
-    if not hasattr(render, "site_parts"):
-        return _whole(site, sources)
-    return list(render.site_parts(site, sources / "templates", read_static(sources / "static")))
+    return parts(site, sources / "templates", read_static(sources / "static"))
 
 
-def swap_in(parts: Sequence[Part], folder: Path, helper: Helper | None = None) -> Built:
+def swap_in(
+    wanted: Sequence[Part], folder: Path, helper: Helper | None = None, *, spare: bool = False
+) -> Built:
     """Makes the parts that are new or changed, takes the others over, and swaps the site in.
 
     Args:
-        parts: all of the site.
+        wanted: all parts of the site.
         folder: where it is.
         helper: writes what it can of many parts into a draft's folder, and returns those.
+        spare: see `site.replacing`.
     """
-    names = [part.name for part in parts]
+    names = [part.name for part in wanted]
     if len(set(names)) < len(names):
         twice = next(name for name in names if names.count(name) > 1)
         raise StoreError(f"two parts of the site are called {twice!r}")
-    with replacing(folder) as draft:
-        stale = [p for p in parts if p.name not in draft.before or draft.before[p.name].key != p.key]
+    with replacing(folder, spare=spare) as draft:
+        stale = [p for p in wanted if p.name not in draft.before or draft.before[p.name].key != p.key]
         gone = set(draft.before) - set(names)
         if not stale and not gone:
             draft.parts.update(draft.before)
             return _told(draft, 0, 0)
+        changed = {part.name for part in stale}
+        draft.only({part.name for part in wanted} - changed)
         done = helper(stale, draft) if helper is not None and len(stale) >= MANY else {}
         draft.parts.update(done)
-        changed = {part.name for part in stale}
-        for part in parts:
+        for part in wanted:
             if part.name not in changed:
                 draft.keep(part.name)
             elif part.name not in done:
@@ -98,12 +102,3 @@ def swap_in(parts: Sequence[Part], folder: Path, helper: Helper | None = None) -
 def _told(draft: Draft, made: int, gone: int) -> Built:
     files = [size for part in draft.parts.values() for size in part.files.values()]
     return Built(len(files), sum(files), made, len(draft.parts) - made, gone)
-
-
-def _whole(site, sources):
-    from harness.markup import slug
-    from harness.render import render_site
-    from harness.specs import content_hash
-
-    key = content_hash([sorted(site.stamps.items())])
-    return [Part("site", key, lambda: render_site(site, sources / "templates", read_static(sources / "static")))]

@@ -17,7 +17,7 @@ import re
 import shutil
 import time
 import uuid
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path, PurePosixPath
 
@@ -97,7 +97,7 @@ def write_files(files: Mapping[str, str | bytes], folder: Path) -> dict[str, int
     return sizes
 
 
-def _opened(target: Path):  # noqa: ANN202
+def _opened(target: Path):
     try:
         return target.open("xb")
     except FileNotFoundError:
@@ -113,13 +113,24 @@ class Draft:
         folder: what is written to.
         old: the site that it will replace; not there before the first build.
         before: the old one's parts.
+        there: parts that lie in `folder` already, from the site before the old one.
         parts: what has been put in.
     """
 
     folder: Path
     old: Path
     before: Mapping[str, Kept]
+    there: Mapping[str, Kept] = field(default_factory=dict)
     parts: dict[str, Kept] = field(default_factory=dict)
+
+    def only(self, kept: Collection[str]) -> None:
+        """Says which of the old site's parts will be kept; call it before anything else. All else is cleared away."""
+        (self.folder / MARK).unlink(missing_ok=True)
+        stays = {name for name in kept if self.there.get(name) == self.before[name]}
+        for name in set(self.there) - stays:
+            for path in self.there[name].files:
+                (self.folder / path).unlink(missing_ok=True)
+        self.there = {name: self.there[name] for name in stays}
 
     def add(self, name: str, key: str, files: Mapping[str, str | bytes]) -> None:
         """Writes a part."""
@@ -128,8 +139,9 @@ class Draft:
     def keep(self, name: str) -> None:
         """Takes a part over from the old site, as hard links where the file system has them."""
         part = self.before[name]
-        for path in part.files:
-            _link(f"{self.old}/{path}", f"{self.folder}/{path}")
+        if name not in self.there:
+            for path in part.files:
+                _link(f"{self.old}/{path}", f"{self.folder}/{path}")
         self.parts[name] = part
 
     @property
@@ -139,9 +151,18 @@ class Draft:
 
     def mark(self) -> None:
         """Writes the list of parts; the last file of a site."""
-        parts = {n: {"key": p.key, "files": dict(sorted(p.files.items()))} for n, p in sorted(self.parts.items())}
-        text = json.dumps({"format": FORMAT, "parts": parts}, indent=0, sort_keys=True) + "\n"
+        parts = {n: {"key": p.key, "files": p.files} for n, p in self.parts.items()}
+        text = json.dumps({"format": FORMAT, "parts": parts}, sort_keys=True) + "\n"
+        _prune(self.folder)
         (self.folder / MARK).write_text(text)
+
+
+def _prune(folder: Path) -> None:
+    """Removes folders that have become empty."""
+    for path, _, _ in os.walk(folder, topdown=False):
+        if path != str(folder):
+            with contextlib.suppress(OSError):
+                os.rmdir(path)  # noqa: PTH106
 
 
 def _link(old: str, new: str) -> None:
@@ -164,11 +185,16 @@ def _link_or_copy(old: str, new: str) -> None:
 
 
 @contextlib.contextmanager
-def replacing(folder: Path) -> Iterator[Draft]:
+def replacing(folder: Path, *, spare: bool = False) -> Iterator[Draft]:
     """A draft that becomes the site `folder` when the block ends, and is thrown away when it raises.
 
     A reader sees the old site or the new one, at every moment: where the system can, the two change places in one
     step. What a killed build left is cleared away by the next one. A folder that is not a built site is left alone.
+
+    Args:
+        folder: of the site.
+        spare: leave the old site beside the new one, as `.NAME.before`; the next build goes on from it, and writes only
+            what has changed since. Most of its files are links to the new site's.
     """
     folder = folder.resolve()
     try:
@@ -176,16 +202,23 @@ def replacing(folder: Path) -> Iterator[Draft]:
         with _locked(folder.parent):
             _recover(folder)
             refuse_foreign(folder)
-            fresh = _beside(folder, "new")
-            fresh.mkdir()
+            kept = folder.with_name(f".{folder.name}.before")
+            there = read_parts(kept) if spare else {}
+            if not there:
+                shutil.rmtree(kept, ignore_errors=True)
+            fresh = kept if there else _beside(folder, "new")
+            fresh.mkdir(exist_ok=True)
+            draft = Draft(fresh, folder, read_parts(folder), there)
             try:
-                draft = Draft(fresh, folder, read_parts(folder))
                 yield draft
                 if not draft.same:
                     draft.mark()
                     _swap(fresh, folder)
+                    if spare and fresh != kept and is_site(fresh):
+                        fresh.rename(kept)
             finally:
-                shutil.rmtree(fresh, ignore_errors=True)
+                if fresh != kept or not is_site(kept):
+                    shutil.rmtree(fresh, ignore_errors=True)
     except OSError as error:
         raise StoreError(f"the site cannot be written to {folder}: {error}") from error
 
@@ -227,7 +260,7 @@ def _recover(folder: Path) -> None:
 
 
 def _swap(fresh: Path, folder: Path) -> None:
-    """`fresh` becomes `folder`; the old one is then at `fresh`, or gone."""
+    """`fresh` becomes `folder`, and the old site `fresh`, where there was one."""
     if not folder.exists():
         fresh.rename(folder)
         return
@@ -240,7 +273,7 @@ def _swap(fresh: Path, folder: Path) -> None:
     except OSError:
         old.rename(folder)
         raise
-    shutil.rmtree(old, ignore_errors=True)
+    old.rename(fresh)
 
 
 def exchange(one: Path, other: Path) -> bool:

@@ -437,13 +437,15 @@ def _put_at_once(connection: duckdb.DuckDBPyConnection, batch: Batch, gone: Iter
     import duckdb
     import pyarrow as pa
 
-    out = [[*sorted(batch.run_ids), *gone]]
     try:
         tables = {name: [pa.Table.from_pylist(lines)] for name, lines in batch.lines.items() if lines}
         tables |= {name: given for name, given in batch.tables.items() if given}
         connection.execute("BEGIN")
-        for name in _TABLES:
-            connection.execute(f"DELETE FROM {name} WHERE run_id IN (SELECT unnest($1::VARCHAR[]))", out)
+        which = "WHERE run_id IN (SELECT unnest($1::VARCHAR[]))"
+        there = f"SELECT run_id FROM runs {which} UNION SELECT run_id FROM absent {which}"
+        out = [run for (run,) in connection.execute(there, [[*sorted(batch.run_ids), *gone]]).fetchall()]
+        for name in _TABLES if out else ():
+            connection.execute(f"DELETE FROM {name} {which}", [out])
         for name, parts in sorted(tables.items()):
             connection.register("batch", pa.concat_tables(parts))
             connection.execute(f"INSERT INTO {name} BY NAME SELECT * FROM batch")

@@ -1,21 +1,35 @@
+import csv
+import gzip
+import hashlib
+import io
+import json
+import math
 import random
 import re
-import shutil
+import shlex
+from dataclasses import replace
 from html.parser import HTMLParser
 from pathlib import Path, PurePosixPath
 from urllib.parse import unquote, urlsplit
 
 import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
+import sample_site
 from hypothesis import given
 from hypothesis import strategies as st
 
 from harness.charts import interval_mark, line_chart
+from harness.comparetables import tables
 from harness.errors import InputError, StoreError
 from harness.markup import cut, link_of, slug
+from harness.pages.scatter import Dot, scatter_chart
+from harness.pages.words import bibtex, command, paper_bibtex
+from harness.plugins import parse_set
 from harness.rank import rank
 from harness.recordtables import rows_table, trajectory_table
-from harness.render import BoardPage, MethodPage, Site, budget_text, render_site, stop_text
+from harness.render import BoardPage, MethodPage, Site, budget_text, parts, render_site, stop_text
 from harness.site import MARK, read_static, write_site
 from harness.specs import Board, Budget, RunRecord, ScoreRecord, Stop, TaskRef
 from harness.store import Store
@@ -98,7 +112,7 @@ def a_site(given: list[RunRecord], **changes) -> Site:
 
 def pages_of(site: Site) -> dict[str, str]:
     files = render_site(site, TEMPLATES, read_static(SOURCES / "static"))
-    return {k: v if isinstance(v, str) else v.decode() for k, v in files.items()}
+    return {k: v if isinstance(v, str) else v.decode("utf-8", "replace") for k, v in files.items()}
 
 
 class Page(HTMLParser):
@@ -152,9 +166,12 @@ def test_every_page_is_well_formed_and_every_link_leads_somewhere() -> None:
     for name, page in parsed.items():
         assert len(page.ids) == len(set(page.ids)), name
         for tag, attrs in page.tags:
-            assert tag not in ("script", "iframe", "object", "form", "style", "base"), name
+            assert tag not in ("iframe", "object", "style", "base"), name
+            assert tag != "form" or name == "compare.html"
+            assert tag != "script" or attrs.get("src") or attrs.get("type") == "application/json", name
             assert not [key for key in attrs if key == "style" or key.startswith("on")], (name, tag)
-        for link in page.values("a", "href") + page.values("link", "href"):
+        links = page.values("a", "href") + page.values("link", "href") + page.values("script", "src")
+        for link in [*links, *page.values("div", "data-questions")]:
             parts = urlsplit(link)
             if parts.scheme:
                 assert link == "data:," or (parts.scheme == "https" and link in page.values("a", "href"))
@@ -173,10 +190,17 @@ def test_pages_ask_for_nothing_from_elsewhere() -> None:
     for name, text in pages_of(a_site(records())).items():
         if name.endswith(".css"):
             assert "url(" not in text and "@import" not in text
+        if not name.endswith(".html"):
             continue
         policy = Page(text).values("meta", "content")[0]
-        assert policy.startswith("default-src 'none'; style-src 'self'; img-src 'self' data:")
-        assert not re.search(r"\s(src|srcset|action|poster|background)=", text)
+        assert policy == (
+            "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data:; base-uri 'none'; "
+            "form-action 'none'"
+        )
+        assert not re.search(r"\s(srcset|action|poster|background)=", text)
+        assert all(
+            re.fullmatch(r"(\.\./)?static/[a-z]+\.js", src) for src in Page(text).values("script", "src")
+        )
 
 
 def test_the_same_input_gives_the_same_bytes() -> None:
@@ -220,10 +244,15 @@ def test_nothing_in_a_record_becomes_markup() -> None:
         assert re.fullmatch(r"[a-z0-9._/-]+", name)
         if name.endswith(".html"):
             page = Page(text)
-            assert not {tag for tag, _ in page.tags} & {"script", "img", "b onerror"}
+            assert not {tag for tag, _ in page.tags} & {"img", "b onerror"}
+            plain = [a for tag, a in page.tags if tag == "script" and not a.get("src")]
+            assert all(a == {"type": "application/json", "id": "charts"} for a in plain), name
             assert not re.search("[\x00-\x08\x0b-\x1f\x7f\u202a-\u202e]", text), name
             assert not [link for link in page.values("a", "href") if "javascript" in link]
             assert "49" not in re.sub(r"[0-9a-f]{8,}", "", "".join(page.text))
+        if name.startswith("data/") and name.endswith(".js"):
+            assert "<" not in text and not re.search("[\x00-\x09\x0b-\x1f]", text)
+    assert [name for name in pages if name.startswith("data/rows/") and name.endswith(".js")]
     run_page = pages[f"runs/{slug(bad[0].run_id)}.html"]
     assert "&lt;script&gt;alert(" in run_page and "{{ 7 * 7 }}" in run_page and "�" in run_page
 
@@ -304,7 +333,7 @@ def test_a_board_page_tells_what_a_reader_needs() -> None:
 def test_the_glossary_and_method_pages() -> None:
     pages = pages_of(a_site(records()))
     glossary = Page(pages["glossary.html"])
-    assert {"m", "t", "only.here", "terms", "statuses"} <= set(glossary.ids)
+    assert {"m", "t", "terms", "statuses"} <= set(glossary.ids)
     assert "https://arxiv.org/abs/2401.06121" in glossary.values("a", "href")
     method = pages["methods/npo.html"]
     assert "return &#39;&lt;b&gt;&#39; &amp; 1" in method and "https://arxiv.org/abs/2404.05868" in method
@@ -392,41 +421,169 @@ def test_a_folder_that_is_not_a_site_is_left_alone(tmp_path: Path) -> None:
     assert (tmp_path / "empty" / "y.html").exists()
 
 
-@pytest.mark.browser
-def test_chromium_shows_the_page_from_a_file_with_its_style(tmp_path: Path) -> None:
-    import subprocess
+# --- parts, data, size
+def test_a_changed_record_changes_its_own_pages_and_no_other_runs() -> None:
+    def keys(given: list[RunRecord]) -> dict[str, str]:
+        static = {"style.css": b"a{}"}
+        return {part.name: part.key for part in parts(a_site(given), TEMPLATES, static)}
 
-    chromium = shutil.which("chromium")
-    if chromium is None:
-        pytest.skip("chromium is not installed")
-    write_site(pages_of(a_site(records())), tmp_path / "site")
-    page = tmp_path / "site" / "boards" / f"{slug('b.1')}.html"
-    flags = [
-        "--headless",
-        "--no-sandbox",
-        "--disable-gpu",
-        "--disable-quic",
-        "--no-first-run",
-        "--disable-background-networking",
-        "--disable-component-update",
-        "--disable-sync",
-        "--hide-scrollbars",
-        "--window-size=400,900",
-    ]
-    shot = tmp_path / "shot.png"
-    done = subprocess.run(
-        [
-            chromium,
-            *flags,
-            f"--user-data-dir={tmp_path / 'profile'}",
-            f"--screenshot={shot}",
-            "--enable-logging=stderr",
-            page.as_uri(),
-        ],
-        capture_output=True,
-        text=True,
-        timeout=120,
-        check=True,
+    old = keys(records())
+    assert keys(records()) == old
+    changed = [r.model_copy(update={"charged_s": 9.0}) if r.run_id == "npo-c1-0" else r for r in records()]
+    new = keys(changed)
+    assert {name for name in old if old[name] != new[name]} == {
+        "runs/npo-c1-0", "boards/b.1", "home", "plain", "optimizers",
+        *(f"methods/{name}" for name in ("npo", "dpo", "original", "ga", "old", "Lim")),
+    }  # fmt: skip
+    assert set(old) == set(new)
+
+
+def test_a_stamp_stands_for_a_record_that_is_not_loaded() -> None:
+    class Unread(list):
+        def __iter__(self):
+            raise AssertionError("a record was read for a key")
+
+    table = rank(BOARD, records(), METRICS)
+    stamps = {r.run_id: "1" for r in records()}
+    site = Site([BoardPage(table, Unread(records()))], metrics=METRICS, stamps=stamps)
+    before = {part.name: part.key for part in parts(site, TEMPLATES)}
+    after = {
+        part.name: part.key for part in parts(replace(site, stamps=stamps | {"npo-c1-0": "2"}), TEMPLATES)
+    }
+    assert (
+        before["runs/npo-c1-0"] != after["runs/npo-c1-0"]
+        and before["runs/npo-c1-1"] == after["runs/npo-c1-1"]
     )
-    assert shot.stat().st_size > 5_000
-    assert "Content Security Policy" not in done.stderr and "Refused to" not in done.stderr
+    assert before["boards/b.1"] != after["boards/b.1"]
+
+
+def test_parts_do_not_share_files() -> None:
+    made = [part.make() for part in parts(sample_site.a_site(3), TEMPLATES, {"x.css": b""})]
+    names = [name for files in made for name in files]
+    assert len(names) == len(set(names))
+
+
+def test_downloads_hold_the_numbers_of_the_table() -> None:
+    site = a_site(records())
+    files = render_site(site, TEMPLATES)
+    table = site.boards[0].table
+    rows = list(csv.DictReader(io.StringIO(files["data/boards/b.1.csv"])))
+    binary = pq.read_table(pa.BufferReader(files["data/boards/b.1.parquet"])).to_pylist()
+    told = json.loads(files["data/boards/b.1.json"])["rows"]
+    assert len(rows) == len(binary) == len(told) == len(table.rows)
+    for row, line, stored, data in zip(table.rows, rows, binary, told, strict=True):
+        for column, cell in zip(table.columns, row.cells, strict=True):
+            mean = line[f"{column.id}:mean"]
+            assert (float(mean) if mean else None) == cell.mean == stored[f"{column.id}:mean"]
+            assert data["cells"][column.id]["mean"] == cell.mean
+    scores = pq.read_table(pa.BufferReader(files["data/scores/b.1.parquet"])).to_pylist()
+    listed = json.loads(files["data/scores/b.1.json"])
+    assert scores == listed and len(scores) == sum(len(r.scores) for r in records())
+    run = pq.read_table(pa.BufferReader(files["data/runs/npo-c1-0.parquet"])).to_pydict()
+    assert run["value"] == [0.1, 1e-9, None] and run["metric"] == ["m", "only.here", "t"]
+    assert RunRecord.model_validate_json(files["data/runs/npo-c1-0.json"]) == records()[0]
+
+
+def test_every_question_is_in_the_data_that_a_page_loads() -> None:
+    record = records()[0]
+    lines = [
+        {"probe": "p", "metric": "p.a", "row_id": f"r{i}", "value": math.nan if i == 1 else i / 7, "why": "",
+         "prompt": "Who?\x00", "target": "</script><b>", "answer": "x" * 100_000}
+        for i in range(20)
+    ]  # fmt: skip
+    files = render_site(a_site(records(), rows={record.run_id: lines}), TEMPLATES)
+    text = files[f"data/rows/{slug(record.run_id)}.js"]
+    assert text.startswith("uharness.questions(") and "<" not in text and len(text) < 100_000
+    run, probes = json.loads(f"[{text.removeprefix('uharness.questions(').removesuffix(');' + chr(10))}]")
+    assert run == record.run_id and probes[0]["texts"] == ["prompt", "target", "answer"]
+    assert [values for _, _, values in probes[0]["rows"]] == [
+        [i / 7] if i != 1 else ["no value"] for i in range(20)
+    ]
+    stored = pq.read_table(pa.BufferReader(files[f"data/rows/{slug(record.run_id)}.parquet"])).to_pydict()
+    assert (
+        stored["value"] == [i / 7 if i != 1 else None for i in range(20)]
+        and len(stored["answer"][0]) == 100_000
+    )
+    assert files[f"runs/{slug(record.run_id)}.html"].count('<td class="text">') == 3 * 3
+
+
+def test_a_command_makes_exactly_this_run_again() -> None:
+    made = run(
+        "npo", "c1", 1, 0.5, config={"alpha": 1.0, "betas": [0.9, 0.999], "limit": None, "form": "a 'b'"}
+    )
+    words = shlex.split(command(made))
+    assert words[:7] == ["uharness", "submit", "npo", "--board", "b.1", "--seed", "1"]
+    assert parse_set(words[8::2]) == made.config and words[7::2] == ["--set"] * 4
+    assert "--seed" not in command(made, seed=False)
+
+
+def test_citations_are_escaped() -> None:
+    text = bibtex("a/b", "x} \\input{y} 50%", author="A & B\n}", url="")
+    assert text == "@misc{a-b,\n  title = {x inputy 50\\%},\n  author = {A \\& B}\n}"
+    assert "eprint = {2404.05868}" in paper_bibtex("npo", "NPO", "Zhang (arXiv 2404.05868)", "R. Zhang")
+    assert paper_bibtex("npo", "NPO", "", "R. Zhang") == ""
+
+
+def test_a_board_of_100_entries_is_light() -> None:
+    names = [f"m{i}" for i in range(100)]
+    board = sample_site.a_board(
+        columns=(*sample_site.COLUMNS, *(f"{c}@forget10" for c in sample_site.COLUMNS[:9]))
+    )
+    given = sample_site.records_of(board, names)
+    curves = {r.run_id: sample_site.a_trajectory(r) for r in given if r.status == "ok"}
+    page = sample_site.board_page(board, given, curves)
+    assert len(page.table.columns) == 20 and len(page.table.rows) > 100
+    static = read_static(SOURCES / "static")
+    made = next(
+        p for p in parts(Site([page], metrics=sample_site.METRICS), TEMPLATES) if p.name.startswith("boards/")
+    )
+    html = made.make()[f"boards/{board.name}.html"].encode()
+    scripts = [
+        content for name, content in static.items() if name.endswith((".css", ".js")) and name != "vega.js"
+    ]
+    assert sum(len(gzip.compress(content)) for content in (html, *scripts)) < 300_000
+
+
+def test_a_comparison_of_optimizers_has_its_curves_and_tables() -> None:
+    site = sample_site.a_site(3)
+    files = render_site(site, TEMPLATES)
+    name = slug(site.comparisons[0].comparison.id)
+    html = files[f"optimizers/{name}.html"]
+    assert html.count("<svg") == html.count("data-chart=") == 2 * 2 * 2 + 2 * 2
+    assert name in files["optimizers.html"] and "uharness compare --board tofu-sample" in html
+    for table in ("comparison", "rates", "progress", "time"):
+        rows = list(csv.DictReader(io.StringIO(files[f"data/comparisons/{name}/{table}.csv"])))
+        assert len(rows) == len(tables(site.comparisons[0])[table].rows) > 0
+    assert "No comparison has been made yet" in pages_of(a_site(records()))["optimizers.html"]
+
+
+def test_reported_rows_stand_apart() -> None:
+    html = render_site(sample_site.a_site(3), TEMPLATES)["boards/tofu-sample.html"]
+    table = html[html.index('id="papers"') :]
+    assert "0.6862" in table and "± 0.0011" in table and "https://arxiv.org/abs/2501.00001" in table
+    assert "Some Paper" not in html[: html.index('id="reported"')]
+
+
+def test_the_chart_library_is_the_one_that_was_pinned() -> None:
+    pinned = (SOURCES / "vendor" / "vega.sha256").read_text().split()[0]
+    bundle = (SOURCES / "static" / "vega.js").read_bytes()
+    assert hashlib.sha256(bundle).hexdigest() == pinned
+    licences = (SOURCES / "static" / "vega-licenses.txt").read_text()
+    lock = json.loads((SOURCES / "vendor" / "package-lock.json").read_text())["packages"]
+    for name, version in json.loads((SOURCES / "vendor" / "package.json").read_text())[
+        "dependencies"
+    ].items():
+        assert (
+            lock[f"node_modules/{name}"]["version"] == version
+            and f"{name} {version}".encode() in bundle[:200]
+        )
+        assert f"{name} {version} (" in licences
+
+
+@given(st.lists(st.tuples(st.floats(-1e6, 1e6), st.floats(-1e6, 1e6), st.booleans()), max_size=6))
+def test_scatter_charts_are_whole(points: list[tuple[float, float, bool]]) -> None:
+    dots = [Dot(f"<{i}>", x, y, best) for i, (x, y, best) in enumerate(points)]
+    svg = scatter_chart(dots, title="t", x_label="x", y_label="y & z", name="c")
+    assert (svg == "") == (len(points) < 2) and not re.search(r"nan|inf\b", svg)
+    if svg:
+        assert svg.count("<circle") == len(points) and Page(svg)

@@ -261,7 +261,9 @@ def test_board_show_and_overall(uharness, workspace: Path, monkeypatch: pytest.M
     assert "bucket.acc" in everything.splitlines()[0] and "do not fit" not in everything
     numbers = json.loads(uharness("board", "show", "tiny", "--format", "json").out)
     assert numbers["rows"][0]["curve"]["charged_s"] == [0.0, 2.0]
-    standings = json.loads(uharness("board", "overall", "--format", "json").out)  # shipped boards may have records too
+    standings = json.loads(
+        uharness("board", "overall", "--format", "json").out
+    )  # shipped boards may have records too
     here = {
         s["submission"]: (p["rank"], s["profile"]["score"])
         for s in standings for p in s["places"] if p["board"] == "tiny" and p["ranked"]

@@ -88,7 +88,12 @@ def _suffix(hit: np.ndarray) -> int:
     return len(hit) if not len(misses) else len(hit) - 1 - int(misses[-1])
 
 
-@described(low=0.0, high=1.0, unit="share of the answer", source="Carlini et al. 2021; Spectral Unlearning; corrected")
+@described(
+    low=0.0,
+    high=1.0,
+    unit="share of the answer",
+    source="Carlini et al. 2021; Spectral Unlearning; corrected",
+)
 def extraction_strength(scores: TokenScores) -> Values:
     """Share of the answer that greedy decoding completes from the shortest sufficient prefix.
 
@@ -111,7 +116,9 @@ def extraction_strength_published(scores: TokenScores) -> Values:
     return _of_hits(scores, True, lambda hit: 1.0 - min(len(hit) - _suffix(hit), len(hit) - 1) / len(hit))
 
 
-@described(low=0.0, high=1.0, unit="share of tokens", source="Tirumala et al. 2022; Spectral Unlearning; corrected")
+@described(
+    low=0.0, high=1.0, unit="share of tokens", source="Tirumala et al. 2022; Spectral Unlearning; corrected"
+)
 def exact_memorization(scores: TokenScores) -> Values:
     """Share of the answer's tokens that are the model's first choice, given the right ones before them.
 

@@ -101,10 +101,13 @@ class EigenbasisOptimizer(MatrixOptimizer):
         return found[1].flip(-1)
 
     def orthonormal(self, A: Tensor) -> Tensor | None:
-        """Q of A = QR [n, d, d] in float32, with a second try in float64; None when that is not finite either."""
+        """Q of A = QR [n, d, d] in float32, with a second try in float64; None when that is not finite either.
+
+        These are the two routines of `torch.linalg.qr`, without the time it takes to cut R out.
+        """
         for kind, dtype in (("qr", torch.float32), ("qr_float64", torch.float64)):
             try:
-                Q = torch.linalg.qr(A.to(dtype))[0].float()
+                Q = torch.linalg.householder_product(*torch.geqrf(A.to(dtype))).float()
             except torch.linalg.LinAlgError:
                 Q = A.new_full((), torch.nan)
             if bool(Q.isfinite().all()):

@@ -1,0 +1,97 @@
+"""What the pages are made from, and the unit in which they are made anew."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from harness.comparetables import Compared
+from harness.overall import Standing
+from harness.reported import ReportedRow
+from harness.sparkline import Curve
+from harness.specs import Board, RunRecord
+from harness.tables import Table
+from harness.tradeoffs import TradeOff
+from harness.types import MetricInfo, Trajectory
+
+Files = dict[str, str | bytes]
+"""Content by path in the site."""
+
+
+@dataclass(frozen=True)
+class MethodPage:
+    """What is known of a submission besides its runs; `source` is the text of its file."""
+
+    name: str
+    title: str = ""
+    paper: str = ""
+    authors: str = ""
+    goal: str = ""
+    source: str = ""
+
+
+@dataclass(frozen=True)
+class BoardPage:
+    """One board.
+
+    Attributes:
+        table: ranked.
+        records: all of the board's, of every version.
+        curves: by run id, what a row shows as its small curve.
+        trade_offs: the board's.
+        reported: rows that papers report at this board's setting.
+    """
+
+    table: Table
+    records: Sequence[RunRecord]
+    curves: Mapping[str, Curve] = field(default_factory=dict)
+    trade_offs: Sequence[TradeOff] = ()
+    reported: Sequence[ReportedRow] = ()
+
+    @property
+    def board(self) -> Board:
+        """The board."""
+        return self.table.board
+
+
+@dataclass(frozen=True)
+class Site:
+    """Everything that the pages show. What is large may be a mapping that loads a run when it is asked for one.
+
+    Attributes:
+        boards: in any order; pages sort them by name.
+        methods: those with a file. Submissions that only records name get a page too.
+        metrics: descriptions by id, for headings and the glossary.
+        rows: run id to its long per-row table, all of it; runs without one show no questions.
+        trajectories: run id to its curve.
+        standings: all methods over all boards, in order (`overall.standings`).
+        comparisons: of optimizers, each with its records and trajectories.
+        stamps: run id to anything that changes whenever its record does. A run without one is known by its content.
+        title: of the site.
+    """
+
+    boards: Sequence[BoardPage]
+    methods: Sequence[MethodPage] = ()
+    metrics: Mapping[str, MetricInfo] = field(default_factory=dict)
+    rows: Mapping[str, Sequence[Mapping[str, Any]]] = field(default_factory=dict)
+    trajectories: Mapping[str, Trajectory] = field(default_factory=dict)
+    standings: Sequence[Standing] = ()
+    comparisons: Sequence[Compared] = ()
+    stamps: Mapping[str, str] = field(default_factory=dict)
+    title: str = "uharness"
+
+
+@dataclass(frozen=True)
+class Part:
+    """Some files of the site that are made together.
+
+    Attributes:
+        name: unique in a site, such as `runs/npo-c1-0`; a part keeps its name while its content changes.
+        key: the same key means the same files, over builds and machines; the code of the pages is in it.
+        make: makes the files; only called when they are needed.
+    """
+
+    name: str
+    key: str
+    make: Callable[[], Files]

@@ -1,0 +1,132 @@
+"""The same tables for other programs: CSV, JSON and Parquet, and JavaScript that a page loads from its own folder."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+import math
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from harness.markup import slug
+from harness.pages.content import BoardPage, Files
+from harness.specs import RunRecord
+from harness.tables import Table
+from harness.tabletext import format_table
+
+FORMS = ("csv", "json", "parquet")
+SCORES = {
+    "run_id": str, "entry": str, "submission": str, "title": str, "optimizer": str, "case": str, "seed": int,
+    "status": str, "board_version": str, "metric": str, "value": float, "n": int, "why": str,
+}  # fmt: skip
+"""Columns of the long table of a board's runs."""
+_KINDS = {"mean": float, "sd": float, "low": float, "high": float, "n": int, "why": str}
+_PLAIN = {
+    "section": str, "group": str, "rank": int, "entry": str, "submission": str, "title": str, "optimizer": str,
+    "runs": int, "planned": int, "why": str,
+}  # fmt: skip
+
+
+def files(base: str, columns: Mapping[str, type], rows: Sequence[Mapping[str, Any]]) -> Files:
+    """A table in three formats.
+
+    Args:
+        base: path without ending.
+        columns: name to `str`, `int` or `float`.
+        rows: a column that a row lacks is missing in it.
+    """
+    return {
+        f"{base}.csv": csv_text(list(columns), rows),
+        f"{base}.json": json_text([{name: row.get(name) for name in columns} for row in rows]),
+        f"{base}.parquet": parquet(columns, rows),
+    }
+
+
+def csv_text(columns: Sequence[str], rows: Sequence[Mapping[str, Any]]) -> str:
+    """All digits; what is missing is empty."""
+    out = io.StringIO()
+    writer = csv.writer(out, lineterminator="\n")
+    writer.writerow(columns)
+    writer.writerows([row.get(name) for name in columns] for row in rows)
+    return out.getvalue()
+
+
+def json_text(value: Any) -> str:
+    """JSON in one line, without NaN; what is not ASCII is escaped."""
+    return json.dumps(value, allow_nan=False) + "\n"
+
+
+def parquet(columns: Mapping[str, type], rows: Sequence[Mapping[str, Any]]) -> bytes:
+    """The table as a Parquet file; the same rows give the same bytes. What is not finite is missing."""
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    kinds = {str: pa.string(), int: pa.int64(), float: pa.float64()}
+    schema = pa.schema([(name, kinds[kind]) for name, kind in columns.items()])
+    arrays = [
+        pa.array(_typed(kind, [row.get(name) for row in rows]), kinds[kind]) for name, kind in columns.items()
+    ]
+    sink = pa.BufferOutputStream()
+    pq.write_table(pa.table(arrays, schema=schema), sink, compression="zstd")
+    return sink.getvalue().to_pybytes()
+
+
+def _typed(kind: type, values: list[Any]) -> list[Any]:
+    if kind is str:
+        return [v if v is None or type(v) is str else str(v) for v in values]
+    return [None if v is None or not math.isfinite(v) else kind(v) for v in values]
+
+
+def script(function: str, *values: Any) -> str:
+    r"""A script that hands data to a page: `uharness.FUNCTION(VALUES)`; nothing in it can end the script.
+
+    >>> script("board", {"a": "</script>"})
+    'uharness.board({"a":"\\u003c/script>"});\n'
+    """
+    texts = [json.dumps(value, separators=(",", ":"), allow_nan=False) for value in values]
+    return f"uharness.{function}({','.join(texts).replace('<', chr(92) + 'u003c')});\n"
+
+
+def board_files(page: BoardPage) -> Files:
+    """A board's table, and all scores of all its runs."""
+    name = slug(page.board.name)
+    table = page.table
+    made: Files = {
+        f"data/boards/{name}.csv": format_table(table, "csv"),
+        f"data/boards/{name}.json": format_table(table, "json", curves=page.curves),
+        f"data/boards/{name}.parquet": parquet(_table_columns(table), _table_rows(table)),
+    }
+    ordered = sorted(page.records, key=lambda r: (r.entry, r.case, r.seed, r.run_id))
+    lines = [line for record in ordered for line in score_lines(record)]
+    return made | files(f"data/scores/{name}", SCORES, lines)
+
+
+def score_lines(record: RunRecord) -> list[dict[str, Any]]:
+    """One line a metric of a run."""
+    head = {
+        "run_id": record.run_id, "entry": record.entry, "submission": record.submission, "title": record.title,
+        "optimizer": record.optimizer, "case": record.case, "seed": record.seed, "status": record.status,
+        "board_version": record.board_version,
+    }  # fmt: skip
+    return [
+        head | {"metric": name, "value": score.value, "n": score.n, "why": score.why}
+        for name, score in sorted(record.scores.items())
+    ]
+
+
+def _table_columns(table: Table) -> dict[str, type]:
+    cells = {f"{c.id}:{kind}": of for c in table.columns for kind, of in _KINDS.items()}
+    return _PLAIN | cells
+
+
+def _table_rows(table: Table) -> list[dict[str, Any]]:
+    return [
+        {name: getattr(row, name) for name in _PLAIN}
+        | {
+            f"{c.id}:{kind}": getattr(cell, kind)
+            for c, cell in zip(table.columns, row.cells, strict=True)
+            for kind in _KINDS
+        }
+        for row in table.rows
+    ]
