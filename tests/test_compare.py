@@ -375,7 +375,7 @@ def test_a_comparison_from_one_end_to_the_other(uharness: Command, workspace: Pa
     store = Store((workspace / "leaderboards",), workspace / "build/uharness.duckdb")
     _, lines = store.query(
         "SELECT optimizer, count(*), sum(picked::INT) FROM comparison_runs JOIN runs USING (run_id, optimizer) "
-        "GROUP BY optimizer ORDER BY optimizer"
+        f"WHERE comparison = '{made.id}' GROUP BY optimizer ORDER BY optimizer"
     )
     assert lines == [("adamw", 3, 2), ("muon", 3, 2)]
     shutil.rmtree(
