@@ -282,7 +282,7 @@ def test_a_submitted_run_and_its_reference_are_written_by_vllm(
         f'title = "Small"\nrank_by = "forget.rougeL_recall"\ncolumns = {json.dumps(columns)}\nseeds = [0]\n'
         '[task]\nname = "tofu"\nsplit = "forget10"\ndata = "mini:tofu"\n'
         '[models]\ntarget = "mini:tofu-full"\nretain = "mini:tofu-retain90"\n'
-        "[batch]\neffective = 4\n[budget]\nupdates = 1\n"
+        "[batch]\neffective = 4\n[budget]\nupdates = 2\n"
     )
     ran = uharness("submit", "grad_ascent", "--board", "small", "--limit", "4", "--generator", "vllm")
     assert ran.code == 0, ran.err
