@@ -8,8 +8,9 @@ import pytest
 import scipy.stats
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from scalar_ranks import holm, paired_p
 
-from harness.intervals import estimate, holm, paired_p
+from harness.intervals import estimate
 from harness.rank import gain, rank, value_of
 from harness.specs import Board, Budget, RunRecord, ScoreRecord, Selection, TaskRef
 from harness.tables import Cell, Table, TableRow, cell_text
