@@ -105,9 +105,3 @@ def _t_quantile(p: float, df: float) -> float:
     from scipy.special import ndtri, stdtrit
 
     return float(ndtri(p) if math.isinf(df) else stdtrit(df, p))
-
-
-def _t_tail(t: float, df: float) -> float:
-    from scipy.special import ndtr, stdtr
-
-    return float(ndtr(-t) if math.isinf(df) else stdtr(df, -t))

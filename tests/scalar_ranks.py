@@ -5,7 +5,9 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
-from harness.intervals import _error, _scale, _t_tail, _variance
+from scipy.special import ndtr, stdtr
+
+from harness.intervals import _error, _scale, _variance
 
 
 def paired_p(
@@ -51,3 +53,7 @@ def holm(p_values: Sequence[float]) -> list[float]:
         running = max(running, min(1.0, (len(p_values) - place) * p_values[i]))
         adjusted[i] = running
     return adjusted
+
+
+def _t_tail(t: float, df: float) -> float:
+    return float(ndtr(-t) if math.isinf(df) else stdtr(df, -t))
