@@ -531,11 +531,18 @@ def test_the_server_answers_notices_a_change_and_tells_the_browser(tmp_path: Pat
 
 
 @pytest.mark.slow
+def hear_ctrl_c() -> None:
+    """A job in the background of a shell is started with SIGINT ignored, and its children inherit that."""
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
+
+
 def test_ctrl_c_ends_the_server_cleanly(small: Path) -> None:
     environ = {**os.environ, "UHARNESS_WORKSPACE": str(small)}
     command = [sys.executable, "-c", "from harness.cli import main; main()", "site", "serve", "--port", "0"]
     pipe = subprocess.PIPE
-    process = subprocess.Popen(command, cwd=small, env=environ, stdout=pipe, stderr=pipe, text=True)
+    process = subprocess.Popen(
+        command, cwd=small, env=environ, stdout=pipe, stderr=pipe, text=True, preexec_fn=hear_ctrl_c
+    )
     assert process.stdout is not None
     line = process.stdout.readline()
     assert line.startswith("http://127.0.0.1:"), process.communicate()

@@ -157,6 +157,11 @@ def test_an_interrupted_run_goes_on_with_what_was_left_of_its_budget(workspace: 
     assert lanes["train"] == pytest.approx(6.0, abs=0.5)
 
 
+def hear_ctrl_c() -> None:
+    """A job in the background of a shell is started with SIGINT ignored, and its children inherit that."""
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
+
+
 def test_ctrl_c_ends_the_stage_and_exits_130(workspace: Path) -> None:
     write_board(workspace, "tiny", budget="seconds = 60.0")
     write_method(workspace, "time.sleep(1000)")
@@ -170,7 +175,12 @@ def test_ctrl_c_ends_the_stage_and_exits_130(workspace: Path) -> None:
         "tiny",
     ]
     process = subprocess.Popen(
-        command, cwd=workspace, stderr=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+        command,
+        cwd=workspace,
+        stderr=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+        preexec_fn=hear_ctrl_c,
     )
     deadline = time.monotonic() + 120
     while not list((workspace / "runs").glob("tiny/*/clock.bin")) and time.monotonic() < deadline:
