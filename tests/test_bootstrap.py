@@ -6,9 +6,10 @@ import pytest
 import scipy.stats
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from scalar_ranks import holm, paired_p
 
 from harness.bootstrap import PerRow, by_rows, difference_variance, mean_variance, row_parts, together
-from harness.intervals import estimate, holm, paired_p
+from harness.intervals import estimate
 from harness.paired import count_better, pair_tests, significant
 
 NUMBERS = st.integers(-50, 50).map(lambda i: i / 8)
