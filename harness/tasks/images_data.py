@@ -1,0 +1,245 @@
+"""Labelled images as arrays, and which of them a request takes; see `harness.tasks.images`.
+
+A folder has `images.npz` (`train_images` uint8 [N, H, W] or [N, H, W, C], `train_labels` int [N], `test_images`,
+`test_labels`, `names` [classes]), or the Parquet files of a hub data set. What comes from Parquet is decoded once and
+kept by `datasets` in its cache.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import importlib.util
+import io
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
+
+from harness.errors import DataError, near
+
+ARRAYS = "images.npz"
+PARTS = ("all", "half", "random")
+Part = Literal["all", "half", "random"]
+
+
+@dataclass(frozen=True)
+class Split:
+    """Images uint8 [N, C, H, W] and their classes int64 [N]."""
+
+    pixels: np.ndarray
+    labels: np.ndarray
+
+
+@dataclass(frozen=True)
+class Images:
+    """A data set: `names` of the classes, by number, and two splits."""
+
+    names: tuple[str, ...]
+    train: Split
+    test: Split
+
+    def digest(self) -> str:
+        """SHA-256 over names, labels and pixels."""
+        digest = hashlib.sha256("\n".join(self.names).encode())
+        for split in (self.train, self.test):
+            digest.update(str(split.pixels.shape).encode())
+            digest.update(np.ascontiguousarray(split.pixels).tobytes())
+            digest.update(split.labels.astype("<i8").tobytes())
+        return digest.hexdigest()
+
+
+@dataclass(frozen=True)
+class Request:
+    """What is to be forgotten.
+
+    Attributes:
+        classes: names of classes.
+        part: `all` of their training images; of each class the `half` on one side of the median along the first
+            principal component of its pixels (a coherent half); or as many images, drawn at `random` from all classes.
+    """
+
+    classes: tuple[str, ...]
+    part: Part = "all"
+
+    def labels(self, images: Images) -> np.ndarray:
+        """Numbers of its classes, ascending."""
+        return np.array(sorted(images.names.index(name) for name in self.classes))
+
+    def rows(self, images: Images) -> np.ndarray:
+        """Indices of the training images, ascending."""
+        train, labels = images.train, self.labels(images)
+        whole = np.flatnonzero(np.isin(train.labels, labels))
+        if self.part == "random":
+            draw = np.random.default_rng([0, len(whole)])
+            return np.sort(draw.permutation(len(train.labels))[: len(whole)])
+        if self.part == "half":
+            halves = [_half(train.pixels, np.flatnonzero(train.labels == k)) for k in labels]
+            return np.sort(np.concatenate(halves))
+        return whole
+
+
+def _half(pixels: np.ndarray, index: np.ndarray) -> np.ndarray:
+    """Of the images `index` the half with the larger first principal component; its largest entry is positive."""
+    x = pixels[index].reshape(len(index), -1).astype(np.float64)
+    x -= x.mean(0)
+    _, _, axes = np.linalg.svd(x, full_matrices=False)
+    first = axes[0] * np.sign(axes[0][np.argmax(np.abs(axes[0]))])
+    order = np.argsort(-(x @ first), kind="stable")
+    return index[order[: len(index) // 2]]
+
+
+def requests(given: Any, names: Sequence[str] | None) -> dict[str, Request]:
+    """The requests of `[task.options.requests]`, by case.
+
+    Args:
+        given: case -> {classes, part}.
+        names: of the data's classes; None leaves them unchecked.
+
+    Raises:
+        DataError: there are none, or one is not of this form.
+    """
+    if not isinstance(given, Mapping) or not given:
+        todo = 'write [task.options] requests = { trees = { classes = ["oak_tree", ...] } }'
+        raise DataError("images has no requests", "a request names the classes to forget", todo)
+    out: dict[str, Request] = {}
+    for case, value in given.items():
+        known = ("classes", "part")
+        wrong = sorted(set(value) - set(known)) if isinstance(value, Mapping) else ["?"]
+        if wrong or not value.get("classes"):
+            raise DataError(f"request {case!r} is {value!r}", f"it has {' and '.join(known)}", "mend it")
+        part = value.get("part", "all")
+        if part not in PARTS:
+            raise DataError(f"request {case!r} has part {part!r}", near(str(part), PARTS), "mend it")
+        classes = tuple(map(str, value["classes"]))
+        for name in classes if names is not None else ():
+            if name not in names:
+                raise DataError(f"request {case!r}: no class {name!r}", near(name, names), "mend it")
+        out[case] = Request(classes, part)
+    return out
+
+
+# --- reading --------------------------------------------------------------------------------------------------------
+@dataclass(frozen=True)
+class Columns:
+    """Where a data set of the hub keeps what is needed: two columns, two splits, a revision, channels."""
+
+    image: str = "image"
+    label: str = "label"
+    train: str = "train"
+    test: str = "test"
+    revision: str = "main"
+    channels: int = 3
+
+
+def load(data: str, columns: Columns) -> Images:
+    """Read a folder or a hub data set.
+
+    Raises:
+        DataError: it cannot be read, or its images differ in size.
+    """
+    folder = Path(data).expanduser()
+    if (folder / ARRAYS).is_file():
+        return _arrays(folder / ARRAYS)
+    if not folder.is_dir() and (data.count("/") != 1 or data.startswith((".", "~", "/"))):
+        raise DataError(
+            f"data folder {data!r} does not exist",
+            f"looked for {folder.absolute()}",
+            "pass --data-dir FOLDER, or a hub id such as uoft-cs/cifar100",
+        )
+    return _parquet(data, columns)
+
+
+def _arrays(path: Path) -> Images:
+    with np.load(path, allow_pickle=False) as file:
+        wanted = ("train_images", "train_labels", "test_images", "test_labels", "names")
+        lacking = [name for name in wanted if name not in file]
+        if lacking:
+            raise DataError(f"{path} has no {lacking[0]}", f"it has {', '.join(file)}", "write it again")
+        got = {name: file[name] for name in wanted}
+    splits = {}
+    for name in ("train", "test"):
+        x = got[f"{name}_images"]
+        pixels = x[:, None] if x.ndim == 3 else np.ascontiguousarray(x.transpose(0, 3, 1, 2))
+        splits[name] = Split(pixels, got[f"{name}_labels"].astype(np.int64))
+    return checked(Images(tuple(map(str, got["names"])), splits["train"], splits["test"]), str(path))
+
+
+def _parquet(data: str, columns: Columns) -> Images:
+    splits: dict[str, Split] = {}
+    names: tuple[str, ...] = ()
+    for split in (columns.train, columns.test):
+        table = _table(data, split, columns)
+        label = table.features[columns.label]
+        found = tuple(getattr(label, "names", ()))
+        names = names or found or tuple(str(k) for k in range(1 + max(table[columns.label])))
+        mode = "L" if columns.channels == 1 else "RGB"
+        flat = table.map(
+            _decode, batched=True, batch_size=1000, remove_columns=table.column_names,
+            fn_kwargs={"image": columns.image, "label": columns.label, "mode": mode},
+        )  # fmt: skip
+        shapes = set(zip(flat["height"], flat["width"], strict=True))
+        if len(shapes) != 1:
+            raise DataError(
+                f"{data} ({split}) has images of {len(shapes)} sizes", f"{sorted(shapes)[:3]}", "resize them"
+            )
+        height, width = shapes.pop()
+        raw = np.frombuffer(b"".join(flat["pixels"]), dtype=np.uint8)
+        pixels = raw.reshape(len(flat), height, width, columns.channels).transpose(0, 3, 1, 2)
+        splits[split] = Split(np.ascontiguousarray(pixels), np.array(flat["label"], dtype=np.int64))
+    return checked(Images(names, splits[columns.train], splits[columns.test]), data)
+
+
+def _table(data: str, split: str, columns: Columns) -> Any:
+    import datasets
+    from datasets.exceptions import DatasetsError
+
+    if not importlib.util.find_spec("PIL"):
+        raise DataError(
+            f"{data} has images to decode", "Pillow is not installed", "pip install 'uharness[images]'"
+        )
+    datasets.disable_progress_bars()
+    local = Path(data).expanduser().is_dir()
+    try:
+        table: Any = datasets.load_dataset(data, split=split, revision=None if local else columns.revision)
+    except (OSError, ValueError, RuntimeError, DatasetsError) as error:
+        first = (str(error).strip() or type(error).__name__).splitlines()[0]
+        todo = "pass --data-dir FOLDER with its Parquet files, or go online (unset HF_HUB_OFFLINE)"
+        raise DataError(f"{data} ({split}) cannot be read", first[:200], todo) from None
+    for column in (columns.image, columns.label):
+        if column not in table.column_names:
+            todo = "set task.options.columns"
+            raise DataError(f"{data} has no column {column!r}", near(column, table.column_names), todo)
+    return table.cast_column(columns.image, datasets.Image(decode=False))
+
+
+def _decode(rows: Mapping[str, Any], image: str, label: str, mode: str) -> dict[str, Any]:
+    from PIL import Image
+
+    out: dict[str, list[Any]] = {"pixels": [], "height": [], "width": [], "label": list(rows[label])}
+    for value in rows[image]:
+        source = io.BytesIO(value["bytes"]) if value["bytes"] else value["path"]
+        with Image.open(source) as picture:
+            pixels = np.asarray(picture.convert(mode), dtype=np.uint8)
+        out["pixels"].append(pixels.tobytes())
+        out["height"].append(pixels.shape[0])
+        out["width"].append(pixels.shape[1])
+    return out
+
+
+def checked(images: Images, where: str) -> Images:
+    """Refuse splits that are empty or whose labels and images do not fit."""
+    for name, split in (("train", images.train), ("test", images.test)):
+        x, y = split.pixels, split.labels
+        if not len(y) or len(x) != len(y) or x.dtype != np.uint8 or x.ndim != 4:
+            what = f"{len(x)} images ({x.dtype}, {x.ndim} axes) and {len(y)} labels"
+            raise DataError(
+                f"{where} ({name}) has {what}", "uint8 images, one label each, are needed", "mend it"
+            )
+        if y.min() < 0 or y.max() >= len(images.names):
+            raise DataError(
+                f"{where} ({name}) has labels {y.min()} to {y.max()}",
+                f"there are {len(images.names)} names of classes", "mend it",
+            )  # fmt: skip
+    return images
