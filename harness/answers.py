@@ -8,6 +8,7 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Mapping, Sequence
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -15,11 +16,14 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from harness.text import prompt_key
 from harness.types import (
     Answer,
     Answers,
     ClassAnswers,
     Classify,
+    FeatureAnswers,
+    Features,
     Generation,
     GenerationAnswers,
     Generator,
@@ -27,7 +31,9 @@ from harness.types import (
     LikelihoodAnswers,
     Probe,
     RowValues,
-    TextRow,
+    Suite,
+    SuiteAnswers,
+    SuiteTask,
     TokenScores,
     Trajectory,
 )
@@ -54,6 +60,14 @@ def answer(loaded: Any, probes: Sequence[Probe], generator: Generator | None) ->
         if isinstance(probe, Classify):
             logits = scoring.classify(loaded.model, probe.rows)
             out[probe.name] = ClassAnswers(tuple(r.id for r in probe.rows), logits)
+        elif isinstance(probe, Features):
+            out[probe.name] = FeatureAnswers(
+                tuple(r.id for r in probe.rows), *scoring.features(loaded.model, probe.rows)
+            )
+        elif isinstance(probe, Suite):
+            from harness import lmeval
+
+            out[probe.name] = lmeval.ask(loaded, probe)
     out |= generate(loaded.encoder, [p for p in probes if isinstance(p, Generation)], generator)
     return {probe.name: out[probe.name] for probe in probes}
 
@@ -63,7 +77,7 @@ def generate(encoder: Any, probes: Sequence[Generation], generator: Generator | 
     out: dict[str, Answer] = {}
     for limits in sorted({(p.max_tokens, p.stop) for p in probes}):
         group = [p for p in probes if (p.max_tokens, p.stop) == limits]
-        ids = {row: encoder.prompt(row) for p in group for row in map(_question, p.rows)}
+        ids = {prompt_key(row): encoder.prompt(row) for p in group for row in p.rows}
         distinct = sorted(set(ids.values()))
         if generator is None:
             raise ValueError("generation probes need a generator")
@@ -71,22 +85,10 @@ def generate(encoder: Any, probes: Sequence[Generation], generator: Generator | 
             zip(distinct, generator.generate(distinct, max_tokens=limits[0], stop=limits[1]), strict=True)
         )
         for probe in group:
-            found = [texts[ids[_question(row)]] for row in probe.rows]
+            found = [texts[ids[prompt_key(row)]] for row in probe.rows]
             names = tuple(row.id for row in probe.rows)
             out[probe.name] = GenerationAnswers(names, tuple(t for t, _ in found), tuple(c for _, c in found))
     return out
-
-
-class _Prompt(str):
-    """A prompt as a hashable stand-in for its row."""
-
-    @property
-    def prompt(self) -> str:
-        return str(self)
-
-
-def _question(row: TextRow) -> Any:
-    return _Prompt(row.prompt)
 
 
 def cut(scores: TokenScores, a: int, b: int) -> TokenScores:
@@ -114,6 +116,8 @@ def _lists(values: np.ndarray, offsets: np.ndarray) -> pa.Array:
 
 def _table(answer: Answer) -> pa.Table:
     ids = pa.array(answer.ids, pa.string())
+    if isinstance(answer, SuiteAnswers):
+        return _suite_table(answer, ids)
     if isinstance(answer, LikelihoodAnswers):
         columns = {name: _lists(getattr(answer.scores, name), answer.scores.offsets) for name in FIELDS}
         return pa.table({"id": ids, **columns}, metadata={"kind": "likelihood"})
@@ -129,15 +133,23 @@ def _table(answer: Answer) -> pa.Table:
     if isinstance(answer, RowValues):
         values = pa.array(answer.values, pa.float64())
         return pa.table({"id": ids, "value": values}, metadata={"kind": "values", "why": answer.why})
-    flat = np.ascontiguousarray(answer.logits, dtype=np.float32)
+    columns = {"id": ids, "logits": _matrix(answer.logits)}
+    if isinstance(answer, FeatureAnswers):
+        columns["features"] = _matrix(answer.features)
+    return pa.table(columns, metadata={"kind": "classes"})
+
+
+def _matrix(values: np.ndarray) -> pa.Array:
+    flat = np.ascontiguousarray(values, dtype=np.float32)
     width = flat.shape[1] if flat.ndim == 2 else 0
-    logits = pa.FixedSizeListArray.from_arrays(pa.array(flat.ravel()), width) if width else pa.nulls(0)
-    return pa.table({"id": ids, "logits": logits}, metadata={"kind": "classes"})
+    return pa.FixedSizeListArray.from_arrays(pa.array(flat.ravel()), width) if width else pa.nulls(0)
 
 
 def _answer(table: pa.Table) -> Answer:
     kind = (table.schema.metadata or {}).get(b"kind", b"").decode()
     ids = tuple(table["id"].to_pylist())
+    if kind == "suite":
+        return _suite(table, ids)
     if kind == "likelihood":
         first = table["logp"].combine_chunks()
         offsets = np.asarray(first.offsets, dtype=np.int64) if len(first) else np.zeros(1, dtype=np.int64)
@@ -151,10 +163,48 @@ def _answer(table: pa.Table) -> Answer:
     if kind == "values":
         why = (table.schema.metadata or {}).get(b"why", b"").decode()
         return RowValues(ids, tuple(table["value"].to_pylist()), why)
-    column = table["logits"].combine_chunks()
-    width = column.type.list_size if pa.types.is_fixed_size_list(column.type) else 0
-    flat = column.flatten().to_numpy() if width else np.zeros(0, dtype=np.float32)
-    return ClassAnswers(ids, flat.reshape(len(ids), width))
+    if "features" in table.column_names:
+        return FeatureAnswers(ids, _array(table["logits"]), _array(table["features"]))
+    return ClassAnswers(ids, _array(table["logits"]))
+
+
+def _array(column: pa.ChunkedArray) -> np.ndarray:
+    whole = column.combine_chunks()
+    width = whole.type.list_size if pa.types.is_fixed_size_list(whole.type) else 0
+    flat = whole.flatten().to_numpy() if width else np.zeros(0, dtype=np.float32)
+    return flat.reshape(len(whole), width)
+
+
+def _suite_table(answer: SuiteAnswers, ids: pa.Array) -> pa.Table:
+    columns = {
+        "id": ids,
+        "task": pa.array(answer.tasks, pa.string()),
+        "gold": pa.array(answer.gold, pa.int32()),
+        "loglikelihoods": pa.array(answer.loglikelihoods, pa.list_(pa.float64())),
+        **{f"value.{name}": pa.array(column, pa.float64()) for name, column in answer.values.items()},
+    }
+    about = {name: asdict(task) for name, task in answer.about.items()}
+    notes = {"about": json.dumps(about), "setting": json.dumps(dict(answer.setting))}
+    return pa.table(columns, metadata={"kind": "suite", **notes})
+
+
+def _suite(table: pa.Table, ids: tuple[str, ...]) -> SuiteAnswers:
+    notes = {key.decode(): value for key, value in (table.schema.metadata or {}).items()}
+    about = {name: SuiteTask(**task) for name, task in json.loads(notes["about"]).items()}
+    values = {
+        name.removeprefix("value."): tuple(table[name].to_pylist())
+        for name in table.column_names
+        if name.startswith("value.")
+    }
+    return SuiteAnswers(
+        ids,
+        tuple(table["task"].to_pylist()),
+        tuple(table["gold"].to_pylist()),
+        tuple(map(tuple, table["loglikelihoods"].to_pylist())),
+        values,
+        about,
+        json.loads(notes["setting"]),
+    )
 
 
 def trajectory(checks: Sequence[Mapping[str, float]]) -> Trajectory | None:
@@ -171,7 +221,8 @@ def code_version() -> str:
     here = Path(__file__).parent
     digest = hashlib.sha256()
     for name in (
-        "answers.py", "scoring.py", "exact.py", "text.py", *GENERATORS, "modadd.py", "fluency.py", "gradnorm.py",
+        "answers.py", "scoring.py", "exact.py", "text.py", *GENERATORS, "modadd.py", "vision.py", "fluency.py",
+        "gradnorm.py", "lmeval.py", "contained.py",
     ):  # fmt: skip
         digest.update((here / name).read_bytes())
     return digest.hexdigest()[:16]

@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from harness import scoring
+from harness import scoring, vision
 from harness.errors import SubmissionError
 from harness.optim.sides import sides
 from harness.scoring import Inputs
@@ -24,8 +24,10 @@ class _Reached(Exception):
 
 
 def blocks(model: nn.Module) -> list[nn.Module]:
-    """The blocks of a Hugging Face decoder, from the input to the output; empty for other models."""
+    """The blocks of a Hugging Face decoder or image classifier, from input to output; empty for other models."""
     inner = _inner(model)
+    if vision.reads_pixels(inner):
+        return vision.blocks(inner)
     count = getattr(getattr(inner, "config", None), "num_hidden_layers", None)
     lists = [m for m in inner.modules() if isinstance(m, nn.ModuleList) and len(m) == count]
     return list(lists[0]) if lists else []

@@ -33,6 +33,12 @@ GeneratorOption = Annotated[
         "--generator", help="What writes the texts: hf, vllm, or openai:URL of a server with the model."
     ),
 ]
+JudgeOption = Annotated[
+    str,
+    typer.Option(
+        "--judge", help="A language model that grades the answers (lbq): openai:URL#MODEL. Default: none."
+    ),
+]
 INTERRUPTED = 130
 
 
@@ -52,14 +58,31 @@ def submit(
         bool, typer.Option("--trajectory", help="Score ten points along the budget too.")
     ] = False,
     again: Annotated[bool, typer.Option("--again", help="Run anew although there is a record.")] = False,
-    keep_model: Annotated[bool, typer.Option(help="Keep the unlearned weights under runs/.")] = True,
+    keep_model: Annotated[
+        bool | None,
+        typer.Option(
+            "--keep-model/--no-keep-model",
+            help="Keep the unlearned weights under runs/ or not. Default: kept, but not on boards of many people.",
+            show_default=False,
+        ),
+    ] = None,
     generator: GeneratorOption = "hf",
+    judge: JudgeOption = "",
+    robustness: Annotated[
+        str | None,
+        typer.Option(
+            "--robustness",
+            help="Measured beside the score: relearn,quantise,paraphrase; all; or none. Default: the board's.",
+        ),
+    ] = None,
 ) -> None:
     """Run methods on boards, record the results, and print the tables."""
     from harness import preflight, stages, supervise
     from harness.generate import choice
+    from harness.judge import ready as judge_ready
     from harness.plugins import parse_set, resolve_spec
     from harness.progress import progress
+    from harness.robustness import report
     from harness.sweep import summary
 
     choice.check(generator, trains=True)
@@ -76,11 +99,14 @@ def submit(
     for r, line in zip(ready, entries, strict=True):
         for entry in line:
             preflight.entry_ready(entry, r)
+        judge = judge_ready(judge, r.task, r.board.name, workspace.build) if judge else ""
+        if report.asked(r.board, robustness).axes and not r.text:
+            say(f"board {r.board.name}: robustness axes are for language boards; none is measured here")
     supervise.prepare(text=any(r.text for r in ready), modules=[type(r.task).__module__ for r in ready])
     with progress() as show:
         session = open_session(
             workspace, progress=show, limit=limit, trajectory=trajectory, again=again, keep_model=keep_model,
-            generator=generator,
+            generator=generator, judge=judge, robustness=robustness,
         )  # fmt: skip
         plans = [
             (r, spec)
@@ -94,6 +120,9 @@ def submit(
             label = f"[{k}/{len(plans)}] {spec.submission} {spec.case} seed {spec.seed}"
             if known is not None:
                 show.line(f"{label}: already recorded as {known.run_id} (--again runs it anew)")
+                known, did = stages.add_axes(session, r, spec, known)
+                if did:
+                    show.line(f"{label}: {did}")
                 records.append(known)
                 continue
             record = stages.execute(session, r, spec)
@@ -127,12 +156,14 @@ def evaluate(
         str, typer.Option("--json", help="Write scores and rows to this file (- prints them).")
     ] = "",
     generator: GeneratorOption = "hf",
+    judge: JudgeOption = "",
 ) -> None:
     """Score a checkpoint that you already have. Nothing is trained or recorded."""
     from harness import preflight, supervise
     from harness.evaluate import ad_hoc_board
     from harness.evaluate import evaluate as run
     from harness.generate import choice
+    from harness.judge import ready as judge_ready
     from harness.progress import progress
     from harness.runs import write_json
     from harness.show import scores_table
@@ -149,9 +180,10 @@ def evaluate(
         else ad_hoc_board(task, split, data_dir, template, max_length, "float32")
     )
     ready = preflight.board_ready(made, workspace, data_dir=data_dir)
+    judge = judge_ready(judge, ready.task, ready.board.name, workspace.build) if judge else ""
     supervise.prepare(text=ready.text, modules=[type(ready.task).__module__])
     with progress() as show:
-        session = open_session(workspace, progress=show, limit=limit, generator=generator)
+        session = open_session(workspace, progress=show, limit=limit, generator=generator, judge=judge)
         report = run(session, ready, model, case=case, seed=seed, reference=reference)
     if json == "-":
         print_json(report)
@@ -232,13 +264,17 @@ def reference(
 
 
 @app.command()
-def rescore(run: Annotated[str, typer.Argument(help="Run id, as `uharness run list` shows it.")]) -> None:
+def rescore(
+    run: Annotated[str, typer.Argument(help="Run id, as `uharness run list` shows it.")],
+    judge: JudgeOption = "",
+) -> None:
     """Compute a run's metrics again from its stored answers, and update its record."""
     from harness import preflight
     from harness.stages import rescore_run
 
     workspace = find_workspace()
-    record = rescore_run(open_session(workspace), run, lambda board: preflight.board_ready(board, workspace))
+    session = open_session(workspace, judge=judge)
+    record = rescore_run(session, run, lambda board: preflight.board_ready(board, workspace))
     typer.echo(
         f"{record.run_id}: {record.status}, {sum(s.value is not None for s in record.scores.values())} scores"
     )

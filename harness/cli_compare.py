@@ -193,7 +193,7 @@ def compare(
     with progress() as show:
         session = open_session(
             workspace, progress=show, limit=limit, trajectory=trajectory, keep_model=keep_model,
-            generator=generator,
+            generator=generator, robustness="none",
         )  # fmt: skip
         runner = Runner(session, ready, base, request, show.line)
         if dry_run:

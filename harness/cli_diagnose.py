@@ -23,7 +23,7 @@ def diagnose(
     what: Annotated[
         str,
         typer.Option(
-            help="Comma-separated: norms, drift, covariance, losses, path, pca. Default: all of one run."
+            help="Comma-separated: norms, drift, covariance, losses, path (the default), pca, request, ablation."
         ),
     ] = "",
     gradients: Annotated[int, typer.Option(min=1, help="Gradients behind a covariance.")] = 32,
@@ -41,7 +41,17 @@ def diagnose(
     power_sweep: Annotated[
         bool, typer.Option("--power-sweep", help="Instead: the spectral power sweep in a board's records.")
     ] = False,
-    board: Annotated[str, typer.Option("--board", "-b", help="Board of the power sweep.")] = "",
+    ablate: Annotated[
+        bool, typer.Option("--ablate", help="Of a run of UNMERGE: every rank, and every term left out.")
+    ] = False,
+    request: Annotated[
+        bool, typer.Option("--request", help="Instead: a board's requests, before anything is unlearned.")
+    ] = False,
+    grid: Annotated[int, typer.Option(min=2, help="Points on a side of a slice.")] = 7,
+    rank: Annotated[int, typer.Option(min=1, help="Directions whose overlap a request is told by.")] = 16,
+    case: Annotated[str, typer.Option(help="One request of --request. Default: all of the board.")] = "",
+    seed: Annotated[int | None, typer.Option(help="Seed of --request. Default: the board's first.")] = None,
+    board: Annotated[str, typer.Option("--board", "-b", help="Board of --power-sweep or --request.")] = "",
     metric: Annotated[str, typer.Option(help="Metric of the power sweep. Default: the board's own.")] = "",
     json: Annotated[str, typer.Option("--json", help="Write the lines to this file (- prints them).")] = "",
     csv: Annotated[str, typer.Option("--csv", help="Write the lines to this file (- prints them).")] = "",
@@ -51,25 +61,28 @@ def diagnose(
     from harness import preflight
     from harness.progress import progress
 
-    if power_sweep == bool(runs):
-        raise InputError("diagnose needs runs, or --power-sweep", "", "give one of the two")
-    if not power_sweep and (board or metric):
-        raise InputError("--board and --metric belong to --power-sweep", "", "leave them out")
+    if [power_sweep, request, bool(runs)].count(True) != 1:
+        raise InputError("diagnose needs runs, or --power-sweep, or --request", "", "give one of them")
+    if (board and runs) or (metric and not power_sweep):
+        raise InputError(
+            "--board and --metric belong to --power-sweep (--board to --request too)", "", "leave them out"
+        )
+    if (case or seed is not None) and not request:
+        raise InputError("--case and --seed belong to --request", "", "leave them out")
+    kinds = [w.strip() for w in what.split(",") if w.strip()] + ["ablation"] * ablate
+    if kinds and not runs:
+        raise InputError("--what and --ablate are about runs", "", "leave them out, or name runs")
     workspace = find_workspace()
     with progress() as show:
         session = open_session(workspace, progress=show)
         if power_sweep:
             report = work.power_sweep(session, workspace.board(board or workspace.default_board()), metric)
+        elif request:
+            ready = preflight.board_ready(workspace.board(board or workspace.default_board()), workspace)
+            report = work.diagnose_request(session, ready, work.Asked(rank=rank), case, seed)
         else:
             asked = work.Asked(
-                tuple(w.strip() for w in what.split(",") if w.strip()),
-                gradients,
-                rows,
-                matrices,
-                limit,
-                texts,
-                x,
-                y,
+                tuple(dict.fromkeys(kinds)), gradients, rows, matrices, limit, texts, x, y, rank, grid
             )
             report = work.diagnose(session, runs or [], asked, lambda b: preflight.board_ready(b, workspace))
     if json:

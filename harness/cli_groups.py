@@ -33,17 +33,16 @@ JsonOption = Annotated[bool, typer.Option("--json", help="Print JSON instead of 
 @board_app.command("list")
 def board_list(json: JsonOption = False) -> None:
     """All boards, with their tasks and budgets."""
-    from harness.show import board_lines
+    from harness.show import aligned, board_lines
 
     workspace = find_workspace()
     boards = board_lines(workspace)
     if json:
         print_json(boards)
     else:
-        for b in boards:
-            typer.echo(
-                f"{'*' if b['default'] else ' '} {b['name']:24} {b['task']:8} {b['budget']:24} {b['title']}"
-            )
+        rows = [("*" if b["default"] else " ", b["name"], b["task"], b["budget"], b["title"]) for b in boards]
+        for line in aligned(rows):
+            typer.echo(line)
 
 
 @board_app.command("show")
@@ -53,10 +52,14 @@ def board_show(
     all_columns: Annotated[
         bool, typer.Option("--all-columns", help="Also those that do not fit into the terminal.")
     ] = False,
+    columns: Annotated[
+        str,
+        typer.Option("--columns", help="These in place of the board's, with commas between: any metrics."),
+    ] = "",
 ) -> None:
     """A board's table: what fits into the terminal, and the names of what does not."""
-    workspace = find_workspace()
-    print_table(workspace, name or workspace.default_board(), format, all_columns=all_columns)
+    workspace, names = find_workspace(), [c.strip() for c in columns.split(",") if c.strip()]
+    print_table(workspace, name or workspace.default_board(), format, all_columns=all_columns, columns=names)
 
 
 @board_app.command("overall")
@@ -149,7 +152,7 @@ def list_methods(
     name: Annotated[str, typer.Argument(help="One method, with its settings.")] = "", json: JsonOption = False
 ) -> None:
     """Submissions, with their papers; with a NAME, its settings and defaults."""
-    from harness.show import method_lines, method_text
+    from harness.show import aligned, method_lines, method_text
 
     workspace = find_workspace()
     if name:
@@ -159,8 +162,8 @@ def list_methods(
     if json:
         print_json(lines)
     else:
-        for m in lines:
-            typer.echo(f"{m['name']:16} {m['title']:14} {m['paper']}")
+        for line in aligned([(m["name"], m["title"], m["paper"]) for m in lines]):
+            typer.echo(line)
 
 
 @list_app.command("tasks")
@@ -192,23 +195,26 @@ def list_metrics(
     json: JsonOption = False,
 ) -> None:
     """Metrics with direction, range, unit and meaning."""
-    from harness.show import metric_lines
+    from harness.show import aligned, metric_lines
 
     lines = metric_lines(find_workspace(), board)
     if json:
         print_json(lines)
     else:
-        for m in lines:
-            typer.echo(f"{m['id']:34} {m['direction']:7} {m['range']:10} {m['unit']:12} {m['text']}")
+        for line in aligned(
+            [[m[key] for key in ("id", "direction", "range", "unit", "text")] for m in lines]
+        ):
+            typer.echo(line)
 
 
 # --- mini -----------------------------------------------------------------------------------------------------------
 def _weights(given: str, family: str) -> Path:
+    from harness.mini.families import SHIPPED
     from harness.models import MINI
 
     if given:
         return Path(given)
-    return MINI if family != "bma-full" else find_workspace().build / "mini"
+    return MINI if family in ("", *SHIPPED) else find_workspace().build / "mini"
 
 
 @mini_app.command("build")
@@ -217,12 +223,12 @@ def mini_build(
         list[str] | None, typer.Argument(help="Only these models of the family; all without.")
     ] = None,
     family: Annotated[
-        str, typer.Option("--family", help="bma, language, or bma-full; the first two without.")
+        str, typer.Option("--family", help="bma, language, digits (all three without), or an unshipped one.")
     ] = "",
     out: Annotated[
         str,
         typer.Option(
-            "--out", help="Weights folder to write; default: the package's, for bma-full build/mini."
+            "--out", help="Weights folder to write; default: the package's, for unshipped ones build/mini."
         ),
     ] = "",
 ) -> None:
@@ -239,7 +245,7 @@ def mini_build(
 @mini_app.command("check")
 def mini_check(
     family: Annotated[
-        str, typer.Option("--family", help="bma, language, or bma-full; the first two without.")
+        str, typer.Option("--family", help="bma, language, digits (all three without), or an unshipped one.")
     ] = "",
     folder: Annotated[str, typer.Option("--folder", help="Weights folder; default: the package's.")] = "",
 ) -> None:

@@ -25,13 +25,11 @@ def _folder(workspace: Workspace, out: str) -> Path:
 
 
 def _build(workspace: Workspace, folder: Path) -> Built:
-    import gc
-
     from harness.preflight import threads
     from harness.publish import build_site
+    from harness.siteworker import look_seldom_for_garbage
 
-    # a build makes millions of objects and hardly any garbage; looking for it took a sixth of the time
-    gc.set_threshold(200_000, 50, 100)
+    look_seldom_for_garbage()
     return build_site(workspace, open_store(workspace), folder, threads())
 
 

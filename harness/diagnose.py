@@ -19,7 +19,7 @@ from harness.diagnostics.figures import figures, plane, powers, shared_axes, tog
 from harness.diagnostics.powers import power_lines
 from harness.diagnostics.trace import trace
 from harness.errors import InputError, near
-from harness.models import OWN_TYPE, model_type
+from harness.models import reads_text
 from harness.recordtables import DIAGNOSTICS
 from harness.runs import RunSpec, write_json
 from harness.specs import Board, content_hash
@@ -52,7 +52,7 @@ def diagnose(
     if "pca" in what:
         check_start(specs)
     prepare(
-        text=any(model_type(s.models["target"]) != OWN_TYPE for s in specs.values()),
+        text=any(reads_text(s.models["target"]) for s in specs.values()),
         modules=["harness.diagnostics.work_weights"],
     )
     report, every = Report(), []
@@ -86,13 +86,7 @@ def _measure(
 ) -> tuple[list[dict[str, Any]], tuple[str, str]]:
     place = folder / "diagnostics"
     place.mkdir(exist_ok=True)
-    request = {
-        "gradients": asked.gradients,
-        "rows": asked.rows,
-        "matrices": asked.matrices,
-        "limit": asked.limit,
-    }
-    write_json(place / "request.json", request)
+    write_json(place / "request.json", _request(asked))
     axes = ("", "")
     for kind in what:
         if kind == "path":
@@ -108,6 +102,18 @@ def _measure(
             (place / f"{kind}.parquet").unlink(missing_ok=True)
             report.failed.append(f"{name}: {kind} could not be measured: {outcome.why}")
     return table.read(place, what), axes
+
+
+def _request(asked: Asked) -> dict[str, Any]:
+    """What the stages are told."""
+    return {
+        "gradients": asked.gradients,
+        "rows": asked.rows,
+        "matrices": asked.matrices,
+        "limit": asked.limit,
+        "rank": asked.rank,
+        "grid": asked.grid,
+    }
 
 
 def _write_texts(
@@ -173,6 +179,41 @@ def _displacements(
         mine = table.Lines("pca", [{**n, "name": key} for n in lines if n["name"] in (name, "all")])
         mine.write(place / "diagnostics")
         _keep(session, specs[name], place, report)
+
+
+# --- before any run -------------------------------------------------------------------------------------------------
+def diagnose_request(
+    session: Session, ready: preflight.Ready, asked: Asked, case: str = "", seed: int | None = None
+) -> Report:
+    """Look at a board's requests before anything is unlearned: overlap, task vectors, separability of each case.
+
+    `case` and `seed` name one; the default is every case of the board, and its first seed.
+    """
+    board, report = ready.board, Report()
+    if case and case not in ready.cases():
+        raise InputError(f"board {board.name} has no case {case!r}", near(case, ready.cases()))
+    seed = board.seeds[0] if seed is None else seed
+    prepare(text=ready.text, modules=["harness.diagnostics.work_edits"])
+    for one in [case] if case else ready.cases():
+        paths = ready.models(one, seed, session.workspace.roots)
+        spec = RunSpec(
+            run_id=f"{board.name}-{one}-s{seed}", board=board, entry="", submission="", case=one, seed=seed,
+            data=ready.data, models=paths, limit=session.limit, threads=preflight.threads(),
+        )  # fmt: skip
+        folder = session.workspace.build / "diagnostics" / f"request-{spec.run_id}"
+        place = folder / "diagnostics"
+        place.mkdir(parents=True, exist_ok=True)
+        spec.write(folder)
+        write_json(place / "request.json", _request(asked))
+        session.progress(f"{spec.run_id}: request", None)
+        outcome = run_stage(f"harness.diagnostics.{STAGES['request']}", place, limits=PATIENT)
+        if not outcome.ok:
+            report.failed.append(f"{spec.run_id}: the request could not be looked at: {outcome.why}")
+            continue
+        lines = table.read(place, ["request"])
+        report.lines += [{"run_id": spec.run_id, **n} for n in lines]
+        report.files += _draw(figures(lines), place)
+    return report
 
 
 # --- the power sweep ------------------------------------------------------------------------------------------------

@@ -80,7 +80,7 @@ def _board(workspace: Workspace, name: str) -> str:
     if not known.hub:
         preflight.board_ready(board, workspace)
     absent = [*known.hub, *_absent_models(workspace, known)]
-    count = f"{len(known.cases)} case(s), {len(board.seeds)} seed(s), {len(known.metrics)} metrics"
+    count = f"{len(known.cases) or 'as yet unknown'} case(s), {len(board.seeds)} seed(s), {len(known.metrics)} metrics"
     return f"{count}; " + (
         f"needs the hub (or `uharness mini build`) for {', '.join(absent)}"
         if absent
@@ -91,7 +91,7 @@ def _board(workspace: Workspace, name: str) -> str:
 def _absent_models(workspace: Workspace, known: preflight.Described) -> list[str]:
     """Hub models of a board that are not on this machine; raises for a local one that is not whole."""
     board, absent = known.board, []
-    named = itertools.product(board.models.values(), known.cases, board.seeds)
+    named = itertools.product(board.models.values(), known.cases or ("",), board.seeds)
     for reference in dict.fromkeys(preflight.filled(board, *each) for each in named):
         try:
             preflight.path_of(reference, workspace.roots, fetch=False)

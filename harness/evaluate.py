@@ -67,6 +67,7 @@ def evaluate(
         outcome = stages.ask(spec, folder)
         if not outcome.ok:
             raise RunError(f"the model gave no answers: {outcome.why}")
+        stages.grade(session, spec, folder)
         return _report(session, ready, spec, folder, folders)
     finally:
         shutil.rmtree(folder, ignore_errors=True)
@@ -96,6 +97,20 @@ def _spec(session: Session, ready: Ready, path: str, case: str, seed: int) -> Ru
 
 
 def _references(session: Session, ready: Ready, spec: RunSpec, reference: str) -> dict[str, Path]:
+    """Folders with the answers of the roles that metrics need: the original model, and the retrained one."""
+    return _original(session, ready, spec) | _retrained(session, ready, spec, reference)
+
+
+def _original(session: Session, ready: Ready, spec: RunSpec) -> dict[str, Path]:
+    if "original" not in ready.reference_roles:
+        return {}
+    name = preflight.filled(ready.board, ready.board.models["original"], spec.case, spec.seed)
+    path = preflight.path_of(name, session.workspace.roots)
+    roles = spec.model_copy(update={"models": {**spec.models, "original": path}})
+    return {"original": stages.reference(session, ready, roles, "original")}
+
+
+def _retrained(session: Session, ready: Ready, spec: RunSpec, reference: str) -> dict[str, Path]:
     if not reference:
         if "retain" not in ready.reference_roles:
             return {}
@@ -139,14 +154,16 @@ def _report(
     scores = ready.task.score(
         case, answers, {role: Answers(read(p / "answers")) for role, p in folders.items()}
     )
+    judged = read_json(folder / "lbq.json") if (folder / "lbq.json").exists() else {}
     problem = invalid(answers)
     status, why = ("invalid", problem) if problem else ("limited", "") if spec.limit else ("ok", "")
     notes = {name: folder / f"{name}.json" for name in ("encoder", "generator")}
     return {
         "format": FORMAT, "task": ready.task.name, "split": ready.board.task.split, "case": spec.case,
-        "status": status, "error": why, "scores": score_json(scores),
+        "status": status, "error": why, "scores": score_json(scores) | judged.get("scores", {}),
         "rows": rows_json(probes, answers, scores) if ready.task.rows_public else {},
         "env": {**preflight.environment(), "model": spec.hashes["model.target"], "data": ready.task.data_hash(),
+                **({"judge": judged["judge"]} if "judge" in judged else {}),
                 "references": {role: p.name for role, p in folders.items()},
                 **{name: read_json(path) if path.exists() else None for name, path in notes.items()}},
     }  # fmt: skip

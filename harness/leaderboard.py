@@ -9,6 +9,7 @@ from harness import preflight
 from harness.errors import UharnessError
 from harness.overall import Standing, standings
 from harness.rank import rank
+from harness.robustness.report import comparable
 from harness.sparkline import Curve
 from harness.specs import Board, RunRecord
 from harness.store import Store
@@ -47,11 +48,11 @@ def load(
         metrics: what its columns mean, by metric id.
         cases: the cases that an entry must have; see `rank.rank`.
     """
-    records = store.load_records(board.name)
+    records = comparable(board, store.load_records(board.name))
     wanted = sorted({column.partition("@")[0] for column in board.columns})
-    rows = store.load_row_values(board.name, wanted)
+    rows = store.load_row_values(board.name, wanted) if records else {}
     table = rank(board, records, metrics, cases=cases, rows=rows)
-    curves = store.load_curves(board.name, curve_metrics(board))
+    curves = store.load_curves(board.name, curve_metrics(board)) if records else {}
     return Leaderboard(table, tuple(records), curves, trade_offs(table, records, metrics))
 
 

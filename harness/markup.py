@@ -43,9 +43,16 @@ def cut(value: object, limit: int = LIMIT) -> str:
     >>> cut("abc\x00def", 5)
     'abc�d … [2 more characters]'
     """
-    text = _UNSAFE.sub("�", str(value).replace("\r\n", "\n"))
+    text = str(value)
+    if not text.isprintable():
+        text = _UNSAFE.sub("�", text.replace("\r\n", "\n"))
     left = len(text) - limit
     return _Cut(f"{text[:limit]} … [{left:,} more characters]" if left > 0 else text)
+
+
+def clean(text: str, limit: int = LIMIT) -> str:
+    """As `cut`, for data that no template prints."""
+    return text if len(text) <= limit and text.isprintable() else str(cut(text, limit))
 
 
 def shown(value: object) -> object:

@@ -2,7 +2,7 @@
 
 A reference is a folder, a Hugging Face id, or `mini:NAME` for a model that ships with the package. A folder's
 `config.json` says what is in it: `model_type = "modular_addition"` is our own small transformer, everything else is
-Hugging Face's.
+Hugging Face's: a causal language model, or an image classifier when its architecture ends in `ForImageClassification`.
 """
 
 from __future__ import annotations
@@ -57,7 +57,9 @@ def resolve(reference: str, roots: tuple[Path, ...] = (), *, fetch: bool = True)
                 return str((place / name).resolve())
         known = [str(p.parent.relative_to(place)) for place in places for p in place.glob("**/config.json")]
         family = name.split("/")[0]
-        todo = f"run `uharness mini build --family {family}`" if family == "bma-full" else "name one of these"
+        todo = (
+            f"run `uharness mini build --family {family}`" if family in _on_request() else "name one of these"
+        )
         raise ModelError(f"no built-in model {name!r}", near(name, known), todo)
     given = Path(reference).expanduser()
     candidates = [given] if given.is_absolute() else [root / given for root in (*roots, Path.cwd())]
@@ -71,6 +73,12 @@ def resolve(reference: str, roots: tuple[Path, ...] = (), *, fetch: bool = True)
         f"looked for {', '.join(str(c) for c in candidates)}",
         "give an existing folder, a hub id such as owner/name, or mini:NAME",
     )
+
+
+def _on_request() -> set[str]:
+    from harness.mini.families import FAMILIES, SHIPPED
+
+    return set(FAMILIES) - set(SHIPPED)
 
 
 def is_hub_id(reference: str) -> bool:
@@ -137,6 +145,20 @@ def model_type(path: str) -> str:
         ) from None
 
 
+def reads_images(path: str) -> bool:
+    """Whether a folder holds a Hugging Face image classifier."""
+    config = Path(path) / "config.json"
+    if not config.exists() or not model_type(path):
+        return False
+    names = json.loads(config.read_text()).get("architectures") or []
+    return any(str(name).endswith("ForImageClassification") for name in names)
+
+
+def reads_text(path: str) -> bool:
+    """Whether a folder holds a model of texts, which has a tokenizer."""
+    return model_type(path) != OWN_TYPE and not reads_images(path)
+
+
 def load(
     path: str, *, dtype: str = "float32", template: Template | None = None, max_length: int = 512
 ) -> LoadedModel:
@@ -150,6 +172,8 @@ def load(
     from transformers.utils import logging
 
     logging.disable_progress_bar()
+    if reads_images(path):
+        return LoadedModel(_image_classifier(path, dtype), None)
     encoder = load_encoder(path, template=template, max_length=max_length)
     try:
         model: Any = AutoModelForCausalLM.from_pretrained(path, dtype=getattr(torch, dtype))
@@ -157,6 +181,20 @@ def load(
         raise _unloadable(path, error) from None
     device = "cuda" if torch.cuda.is_available() else "cpu"
     return LoadedModel(model.to(device).eval(), encoder)
+
+
+def _image_classifier(path: str, dtype: str) -> nn.Module:
+    import torch
+    from transformers import AutoModelForImageClassification
+
+    from harness import vision
+
+    try:
+        model: Any = AutoModelForImageClassification.from_pretrained(path, dtype=getattr(torch, dtype))
+    except (OSError, ValueError) as error:
+        raise _unloadable(path, error) from None
+    model.config.pixels = vision.read(Path(path), model.config)
+    return model.to("cuda" if torch.cuda.is_available() else "cpu").eval()
 
 
 def skeleton(reference: str, roots: tuple[Path, ...] = ()) -> nn.Module:
@@ -172,12 +210,13 @@ def skeleton(reference: str, roots: tuple[Path, ...] = ()) -> nn.Module:
 
         return ModularTransformer(read_config(Path(path)))
     import torch
-    from transformers import AutoConfig, AutoModelForCausalLM
+    from transformers import AutoConfig, AutoModelForCausalLM, AutoModelForImageClassification
 
     try:
         config = AutoConfig.from_pretrained(path)
+        kind = AutoModelForImageClassification if reads_images(path) else AutoModelForCausalLM
         with torch.device("meta"):
-            return AutoModelForCausalLM.from_config(config)
+            return kind.from_config(config)
     except (OSError, ValueError) as error:
         raise _unloadable(path, error) from None
 
@@ -187,7 +226,7 @@ def load_encoder(path: str, *, template: Template | None = None, max_length: int
 
     Its instruction is the one that was saved with the model, if any.
     """
-    if model_type(path) == OWN_TYPE:
+    if not reads_text(path):
         return None
     from transformers import AutoTokenizer
 

@@ -62,6 +62,11 @@ class Entry:
         return f"{self.loaded.name}:{self.base.name}" if self.base is not None else self.loaded.name
 
     @property
+    def needs(self) -> tuple[str, ...]:
+        """Names of resources that the entry needs; see `needs_of`."""
+        return needs_of(self.loaded.submission, self.method)
+
+    @property
     def code(self) -> str:
         """Hash of all source files involved: the submissions', and the optimizer's."""
         if self.base is not None:
@@ -195,6 +200,11 @@ def _checked(value: Any, where: str) -> Submission:
             "decorate the class with @dataclass(frozen=True) and pass an instance",
         )  # fmt: skip
     return value
+
+
+def needs_of(submission: Submission, method: Any) -> tuple[str, ...]:
+    """The submission's `needs`, and those that its method's settings decide: a property `needs` of the method."""
+    return (*submission.needs, *getattr(method, "needs", ()))
 
 
 def _file_hash(path: Path) -> str:

@@ -10,16 +10,17 @@ import os
 import platform
 import shutil
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
-from harness import models
+from harness import lmeval, models
 from harness.errors import BoardError, InputError, SubmissionError, near
-from harness.plugins import Entry, load_task, outline
+from harness.plugins import Entry, board_settings, load_task, outline, resolve
+from harness.robustness import columns as robustness
 from harness.specs import Board, TaskRef, content_hash
-from harness.types import MetricInfo, Task, TextRow
+from harness.types import MetricInfo, Probe, Suite, Task, TextRow
 from harness.workspace import Workspace
 
 NEEDED_DISK_GIB = 0.5
@@ -35,7 +36,7 @@ COST_COLUMNS = {
         0,
         None,
         "s",
-        "Charged seconds of all trainings behind the row, tuning included.",
+        "Charged seconds of all trainings behind the row, tuning and a selector's judging of mixes included.",
     ),
 }
 JSD = "forget.jsd_retain"
@@ -97,8 +98,7 @@ def filled(board: Board, reference: str, case: str, seed: int) -> str:
 def path_of(reference: str, roots: tuple[Path, ...], fetch: bool = True) -> str:
     """One model reference as a checked folder."""
     path = models.resolve(reference, roots, fetch=fetch)
-    own = models.model_type(path) == models.OWN_TYPE
-    models.check(path, needs_tokenizer=not own)
+    models.check(path, needs_tokenizer=models.reads_text(path))
     return path
 
 
@@ -144,7 +144,7 @@ def task_ref(board: Board, workspace: Workspace, data_dir: str = "") -> TaskRef:
 
 def _columns(board: Board, metrics: Sequence[MetricInfo], cases: Sequence[str]) -> dict[str, MetricInfo]:
     """All metrics by id, costs among them; refuses columns and cases of the board that do not exist."""
-    known = {**{m.id: m for m in metrics}, **MEASURED_COLUMNS, **COST_COLUMNS}
+    known = {**{m.id: m for m in metrics}, **MEASURED_COLUMNS, **robustness.COLUMNS, **COST_COLUMNS}
     for column in board.columns:
         name, _, case = column.partition("@")
         if name not in known:
@@ -180,9 +180,12 @@ def entry_ready(entry: Entry, ready: Ready) -> None:
     """Check that the board supplies what the submission (and a selector's base) needs."""
     supplied = {*ready.task.resources(), *(f"model.{role}" for role in ready.board.models)}
     supplied |= {"texts"} if ready.text else set()
+    case = ready.task.case(ready.cases()[0], ready.board.seeds[0])
+    if any(isinstance(probe, Suite) for probe in ready.task.probes(case)):
+        lmeval.version()
     current: Entry | None = entry
     while current is not None:
-        for need in current.loaded.submission.needs:
+        for need in current.needs:
             if need.startswith("model.") and need != "model.init" and not current.loaded.submission.reference:
                 raise SubmissionError(
                     f"{current.name} needs {need!r}, which only reference rows may use", "",
@@ -193,6 +196,8 @@ def entry_ready(entry: Entry, ready: Ready) -> None:
                     f"{current.name} needs {need!r}, which board {ready.board.name} does not supply",
                     near(need, supplied), "choose another board, or give the board what it needs",
                 )  # fmt: skip
+        if current.base is not None:
+            _selector_ready(current, current.base, ready)
         if current.lora.rank and not ready.text:
             raise SubmissionError(
                 f"{current.name}: lora.rank={current.lora.rank}",
@@ -200,6 +205,31 @@ def entry_ready(entry: Entry, ready: Ready) -> None:
                 "leave lora.rank at 0",
             )
         current = current.base
+
+
+def _selector_ready(entry: Entry, base: Entry, ready: Ready) -> None:
+    """Check what a selector will ask for: settings of the children, a metric that mixes can be judged by."""
+    if getattr(entry.method, "by", "proxy") == "full_metric":
+        bounds(ready.metrics[ready.board.rank_by.partition("@")[0]])
+    for child in entry.method.children(ready.board.seeds[0]):
+        wanted = {**base.overrides, **child.overrides}
+        resolve(base.loaded, board_settings(base.loaded, ready.board.settings, wanted), wanted)
+
+
+def bounds(info: MetricInfo) -> tuple[float, float]:
+    """The range of a metric that mixes can be judged by; `SubmissionError` where it has none."""
+    if info.low is None or info.high is None or info.direction == "none":
+        raise SubmissionError(
+            f"mixes cannot be judged by {info.id}, which has no range or no direction", "",
+            "leave `by` at proxy, or choose a board that ranks by a bounded metric",
+        )  # fmt: skip
+    return info.low, info.high
+
+
+def origin(task: Task) -> dict[str, Any]:
+    """Where a task's rows came from, as far as it tells: a hub data set and its commit; nothing for local rows."""
+    tell = getattr(task, "describe", dict)()
+    return {"data": tell} if tell.get("revision") else {}
 
 
 def environment() -> dict[str, Any]:
@@ -251,6 +281,14 @@ def hardware() -> str:
     return f"cpu: {model} x {threads()}"
 
 
+def _rows_key(probe: Probe) -> Any:
+    """What a probe asks: ids of its rows, or a suite's setting (its local files are in the task's `data_hash`)."""
+    if not isinstance(probe, Suite):
+        return [row.id for row in probe.rows]
+    asked = {f.name: getattr(probe, f.name) for f in fields(probe) if f.name not in ("folder", "data")}
+    return {**asked, "lm_eval": lmeval.version()}
+
+
 def reference_key(
     ready: Ready, case: str, seed: int, model_hash: str, limit: int | None, generator: str = "hf"
 ) -> str:
@@ -258,7 +296,7 @@ def reference_key(
     from harness.answers import code_version
 
     board = ready.board
-    asked = [(p.name, [row.id for row in p.rows]) for p in ready.task.probes(ready.task.case(case, seed))]
+    asked = [(p.name, _rows_key(p)) for p in ready.task.probes(ready.task.case(case, seed))]
     return content_hash([
         model_hash, ready.task.name, ready.task.version, ready.task.data_hash(), case, asked,
         board.template.model_dump(mode="json"), board.max_length, board.dtype, limit, generator,

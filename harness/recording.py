@@ -9,9 +9,10 @@ from typing import Any
 
 import pyarrow.parquet as pq
 
-from harness import preflight
+from harness import chains, preflight
 from harness.clock import read_journal
 from harness.recordtables import COLUMNS
+from harness.robustness import report
 from harness.runs import RunSpec, read_json, write_json
 from harness.specs import Ledger, RunRecord, ScoreRecord, Selection
 from harness.store import Store
@@ -38,22 +39,25 @@ def make_record(spec: RunSpec, folder: Path, outcome: Outcome, drift: float | No
     elif status == "ok" and drift is not None and abs(drift) > DRIFT:
         status, error = "drift", f"the reference step changed by {drift:+.0%} while the run was made"
     scores = {k: ScoreRecord.model_validate(v) for k, v in scored.get("scores", {}).items()}
-    scores |= _cost_scores(note)
     if (folder / "jsd.json").exists():
         scores[preflight.JSD] = ScoreRecord.model_validate(read_json(folder / "jsd.json"))
+    axes = report.notes(folder)
+    scores |= report.scores(axes)
     tuned = read_json(folder / "select.json") if (folder / "select.json").exists() else {}
-    ledger = Ledger(
-        trainings=note.get("trainings", 1), full_evaluations=1 if scored else 0,
-        proxy_evaluations=tuned.get("proxy_evaluations", 0), charged_s=note.get("charged_s") or 0.0,
-        gpu_hours=(note.get("charged_s") or 0.0) / 3600 if note.get("peak_kind") == "cuda" else 0.0,
-    )  # fmt: skip
+    judged = read_json(folder / "lbq.json") if (folder / "lbq.json").exists() else {}
+    ledger = _ledger(note, tuned, judged, bool(scored))
+    if (folder / chains.NOTE).exists():
+        ledger = chains.joined(ledger, Ledger.model_validate(read_json(folder / chains.NOTE)))
+    scores |= {name: ScoreRecord.model_validate(value) for name, value in judged.get("scores", {}).items()}
+    scores |= _cost_scores(note, ledger)
     selection = (
         Selection(
-            kind="proxy",
+            kind=tuned["by"],
             proxy_rows=len(tuned["proxy_rows"]),
             proxy_rows_in_probes=scored.get("proxy_rows_in_probes", 0),
+            dropped=tuned["dropped"],
         )
-        if tuned
+        if tuned.get("evaluations")
         else Selection()
     )
     notes = {name: folder / f"{name}.json" for name in ("encoder", "generator")}
@@ -61,6 +65,8 @@ def make_record(spec: RunSpec, folder: Path, outcome: Outcome, drift: float | No
     env = {
         **(read_json(made) if made.exists() else preflight.environment()),
         **{name: read_json(path) for name, path in notes.items() if path.exists()},
+        **report.settings(axes),
+        **({"judge": judged["judge"]} if "judge" in judged else {}),
     }
     return RunRecord(
         run_id=spec.run_id, board=spec.board.name, board_version=spec.board.board_version, entry=spec.entry,
@@ -86,18 +92,32 @@ def _spent(folder: Path, outcome: Outcome) -> dict[str, Any]:
     return {"charged_s": charged, "updates": state.updates}
 
 
-def _cost_scores(note: Mapping[str, Any]) -> dict[str, ScoreRecord]:
-    names = {
-        "cost.charged_s": "charged_s",
-        "cost.updates": "updates",
-        "cost.peak_gib": "peak_gib",
-        "cost.total_s": "charged_s",
+def _ledger(
+    note: Mapping[str, Any], tuned: Mapping[str, Any], judged: Mapping[str, Any], scored: bool
+) -> Ledger:
+    """What the run cost; `tuned` is what a selector wrote, `judged` what a judge did."""
+    by, evaluations = tuned.get("by", "proxy"), tuned.get("evaluations", 0)
+    seconds = (note.get("charged_s") or 0.0) + tuned.get("seconds", 0.0)
+    full = evaluations if by == "full_metric" else 0
+    return Ledger(
+        trainings=note.get("trainings", 1), full_evaluations=full or int(scored),
+        proxy_evaluations=evaluations if by == "proxy" else 0, charged_s=seconds,
+        gpu_hours=seconds / 3600 if note.get("peak_kind") == "cuda" else 0.0,
+        judge_calls=judged.get("calls", 0), judge_tokens=judged.get("tokens", 0),
+    )  # fmt: skip
+
+
+def _cost_scores(note: Mapping[str, Any], ledger: Ledger) -> dict[str, ScoreRecord]:
+    total = None if note.get("charged_s") is None else ledger.charged_s
+    values = {
+        "cost.charged_s": note.get("charged_s"),
+        "cost.updates": note.get("updates"),
+        "cost.peak_gib": note.get("peak_gib"),
+        "cost.total_s": total,
     }
     return {
-        name: ScoreRecord(
-            value=note.get(key), n=1, why="" if note.get(key) is not None else "the run did not get so far"
-        )
-        for name, key in names.items()
+        name: ScoreRecord(value=value, n=1, why="" if value is not None else "the run did not get so far")
+        for name, value in values.items()
     }
 
 
@@ -107,5 +127,6 @@ def save_record(store: Store, record: RunRecord, folder: Path, *, keep_model: bo
     store.write_record(record, *tables, replace=True)
     write_json(folder / "record.json", record.model_dump(mode="json"))
     if not keep_model:
-        shutil.rmtree(folder / "model", ignore_errors=True)
+        for weights in (folder / "model", folder / "original", *folder.glob("children/*/model")):
+            shutil.rmtree(weights, ignore_errors=True)
     shutil.rmtree(folder / "checkpoint", ignore_errors=True)

@@ -93,6 +93,7 @@ class Batch:
             "selection": picked.kind,
             "proxy_rows": picked.proxy_rows,
             "proxy_rows_in_probes": picked.proxy_rows_in_probes,
+            "dropped": picked.dropped,
         }
         self.lines["ledgers"].append({"run_id": record.run_id, **record.ledger.model_dump(), **picked_line})
 

@@ -70,14 +70,16 @@ def trajectory_table(trajectory: Trajectory) -> pa.Table:
     return _table(lines, COLUMNS[TRAJECTORY])
 
 
-def trajectory_of(lines: Sequence[tuple[int, int, float, str, float | None]]) -> Trajectory:
-    """A trajectory from lines of (step, updates, charged_s, metric, value); null values become NaN."""
-    steps = {step: (updates, charged) for step, updates, charged, _, _ in lines}
-    place = {step: i for i, step in enumerate(sorted(steps))}
-    values = {metric: np.full(len(place), np.nan) for _, _, _, metric, _ in lines}
-    for step, _, _, metric, value in lines:
-        values[metric][place[step]] = np.nan if value is None else value
-    updates, charged = zip(*(steps[step] for step in place), strict=True)
+def trajectory_of(metrics: Mapping[str, Sequence[Sequence[Any]]]) -> Trajectory:
+    """A trajectory from each metric's columns step, updates, charged_s and value; null values become NaN."""
+    seen: dict[int, tuple[int, float]] = {}
+    for steps, updates, charged, _ in metrics.values():
+        seen.update(zip(steps, zip(updates, charged, strict=True), strict=True))
+    order = sorted(seen)
+    values = {metric: np.full(len(order), np.nan) for metric in metrics}
+    for metric, (steps, _, _, value) in metrics.items():
+        values[metric][np.searchsorted(order, steps)] = np.array(value, dtype=np.float64)
+    updates, charged = zip(*(seen[step] for step in order), strict=True)
     return Trajectory(np.array(updates, dtype=np.int64), np.array(charged, dtype=np.float64), values)
 
 

@@ -60,7 +60,7 @@ def render_site(
 def parts(
     site: Site, templates: Path | Mapping[str, str], static: Mapping[str, bytes] | None = None
 ) -> list[Part]:
-    """The parts of a site, by name; arguments as of `render_site`.
+    """The parts of a site, each board's together with its runs by id; arguments as of `render_site`.
 
     A changed record changes the keys of its run, its board, the methods with rows on that board, and the pages about
     everything, and of nothing else.
@@ -103,7 +103,7 @@ def parts(
         key = content_hash([code, infos, _comparison_key(site, compared), paged])
         make = partial(comparison_files, env, compared, paged)
         found.append(Part(f"comparisons/{compared.comparison.id}", key, make))
-    return sorted(found, key=lambda part: part.name)
+    return found
 
 
 @dataclass(frozen=True)
@@ -145,12 +145,8 @@ def _stamp(site: Site, runs: _Runs, run: str) -> str:
 
 def _board_key(site: Site, board: BoardPage) -> list[Any]:
     runs = _Runs(board)
-    shown = [
-        repr(board.reported),
-        repr(board.table),
-        repr(sorted(board.curves.items())),
-        repr(board.trade_offs),
-    ]
+    table = [repr(board.table), repr(sorted(board.curves.items())), repr(board.trade_offs)]
+    shown = [repr(board.reported), *([board.key] if board.key else table)]
     return [board.board.model_dump(mode="json"), [_stamp(site, runs, run) for run in runs.ids], shown]
 
 

@@ -18,6 +18,7 @@ from __future__ import annotations
 
 import math
 import tomllib
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -97,6 +98,12 @@ def load_reported(board_folder: Path) -> tuple[ReportedRow, ...]:
         raise BoardError(f"{path} is not valid TOML: {error}", "", f"edit {path}") from None
     except ValidationError as error:
         raise BoardError(f"{path}: {_first(error)}", "", f"edit {path}") from None
+
+
+def reported_of(leaderboards: Sequence[Path], board: str) -> tuple[ReportedRow, ...]:
+    """A board's rows from the first of these folders that has any."""
+    folders = [root / board for root in leaderboards if (root / board / FILE).is_file()]
+    return load_reported(folders[0]) if folders else ()
 
 
 def _first(error: ValidationError) -> str:

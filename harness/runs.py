@@ -23,7 +23,7 @@ from typing import Any
 from pydantic import Field
 
 from harness.specs import SHOWN_ONLY, Board, Spec, TaskRef, content_hash
-from harness.types import Case, Probe
+from harness.types import Case, Probe, Suite
 
 
 class Source(Spec):
@@ -71,6 +71,11 @@ class RunSpec(Spec):
     def task_ref(self) -> TaskRef:
         """The board's task with its data where they are on this machine."""
         return self.board.task.model_copy(update={"data": self.data})
+
+    @property
+    def start(self) -> str:
+        """The weights that training starts from: the target's, or those that the case before has left."""
+        return self.models.get("start", self.models["target"])
 
     @property
     def generator_kind(self) -> str:
@@ -140,5 +145,11 @@ def cut_case(case: Case, limit: int | None) -> Case:
 
 
 def cut_probes(probes: Sequence[Probe], limit: int | None) -> list[Probe]:
-    """Every probe's first `limit` rows."""
-    return [p if limit is None else dataclasses.replace(p, rows=p.rows[:limit]) for p in probes]
+    """Every probe's first `limit` rows; of a suite the first questions of each task."""
+    return list(probes) if limit is None else [_cut(p, limit) for p in probes]
+
+
+def _cut(probe: Probe, limit: int) -> Probe:
+    if isinstance(probe, Suite):
+        return dataclasses.replace(probe, limit=min(limit, probe.limit or limit))
+    return dataclasses.replace(probe, rows=probe.rows[:limit])

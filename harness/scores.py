@@ -11,6 +11,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from harness import answers as answering
+from harness.metrics import suites
 from harness.recordtables import rows_table, trajectory_table
 from harness.runs import read_json, write_json
 from harness.types import (
@@ -23,6 +24,7 @@ from harness.types import (
     Probe,
     RowValues,
     Score,
+    SuiteAnswers,
     Task,
     TextRow,
     Trajectory,
@@ -67,6 +69,10 @@ def invalid(answers: Answers) -> str:
     """Why a run's answers cannot be used, or an empty string."""
     for name, answer in answers.probes.items():
         if isinstance(answer, GenerationAnswers | RowValues):
+            continue
+        if isinstance(answer, SuiteAnswers):
+            if problem := suites.invalid(answer):
+                return f"probe {name}: {problem}"
             continue
         values = answer.scores.logp if isinstance(answer, LikelihoodAnswers) else answer.logits
         bad = 1.0 - float(np.isfinite(values).mean()) if values.size else 0.0

@@ -16,7 +16,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from harness import packing
+from harness import packing, vision
 from harness.errors import InputError
 from harness.exact import exact_nll
 from harness.types import ArrayRow, Row, TextRow, TokenScores
@@ -127,10 +127,13 @@ def forward(model: nn.Module, inputs: Inputs, hidden: Sequence[int] = ()) -> Out
     """One pass of `model` over `inputs`; logits only for the positions that predict answers.
 
     Args:
-        model: a Hugging Face causal LM, or a module that maps arrays [B, ...] to logits [B, V].
+        model: a Hugging Face causal LM or image classifier, or a module that maps arrays [B, ...] to logits [B, V].
         inputs: see `collate`.
         hidden: numbers of the blocks whose outputs are wanted (0 is the first block).
     """
+    if inputs.attention is None and vision.reads_pixels(model):
+        logits, states, _ = vision.forward(model, inputs.x, hidden)
+        return Outputs(logits[:, None], inputs.labels, inputs.mask, states)
     if inputs.attention is None:
         result = model(inputs.x, hidden=True) if hidden else model(inputs.x)
         logits, vector = result if hidden else (result, None)
@@ -300,11 +303,25 @@ def classify(model: nn.Module, rows: Sequence[ArrayRow] | Sequence[Row], *, batc
     """Class logits [rows, V] float32 of array rows."""
     parts: list[np.ndarray] = []
     device = str(next(model.parameters()).device)
+    batch = min(batch, vision.batch(model)) if vision.reads_pixels(model) else batch
     with evaluating(model):
         for at in range(0, len(rows), batch):
             out = forward(model, collate(rows[at : at + batch], None, device=device))
             parts.append(out.logits[:, 0].float().cpu().numpy())
     return np.concatenate(parts) if parts else np.zeros((0, 0), dtype=np.float32)
+
+
+def features(model: nn.Module, rows: Sequence[ArrayRow]) -> tuple[np.ndarray, np.ndarray]:
+    """Class logits [rows, V] of an image classifier and the features that its head reads [rows, d], both float32."""
+    parts: list[tuple[np.ndarray, ...]] = []
+    device, batch = str(next(model.parameters()).device), vision.batch(model)
+    with evaluating(model):
+        for at in range(0, len(rows), batch):
+            logits, _, read = vision.forward(model, collate(rows[at : at + batch], None, device=device).x)
+            parts.append(tuple(t.float().cpu().numpy() for t in (logits, read)))
+    if not parts:
+        return np.zeros((0, 0), dtype=np.float32), np.zeros((0, 0), dtype=np.float32)
+    return np.concatenate([p[0] for p in parts]), np.concatenate([p[1] for p in parts])
 
 
 def scores_from_logits(logits: np.ndarray, labels: np.ndarray) -> TokenScores:

@@ -55,8 +55,9 @@ def print_table(
     mark: Sequence[str] | set[str] = (),
     *,
     all_columns: bool = False,
+    columns: Sequence[str] = (),
 ) -> None:
     """A board's table on standard output."""
     from harness.show import board_table
 
-    board_table(workspace, open_store(workspace), name, style, frozenset(mark), all_columns)
+    board_table(workspace, open_store(workspace), name, style, frozenset(mark), all_columns, columns)

@@ -17,6 +17,7 @@ from harness import plugins, preflight
 from harness.errors import InputError, UharnessError, near
 from harness.leaderboard import load
 from harness.overall import Standing
+from harness.reported import ReportedRow, reported_of
 from harness.specs import Board, RunRecord
 from harness.store import Store
 from harness.tables import heading, number
@@ -40,11 +41,18 @@ def board_table(
     style: str,
     mark: frozenset[str] = frozenset(),
     all_columns: bool = False,
+    columns: Sequence[str] = (),
 ) -> None:
-    """Print a board's table: in colours on a terminal, else as plain text; what does not fit is named."""
+    """Print a board's table: in colours on a terminal, else as plain text; what does not fit is named.
+
+    `columns` take the place of the board's, beside what it ranks by.
+    """
     if style not in STYLES:
         raise InputError(f"no format {style!r}", near(style, STYLES), "")
-    known = preflight.described(workspace.board(name), workspace)
+    board = workspace.board(name)
+    if columns:
+        board = board.model_copy(update={"columns": tuple(dict.fromkeys([board.rank_by, *columns]))})
+    known = preflight.described(board, workspace)
     shown = load(store, known.board, known.metrics, known.cases)
     if style != "table":
         sys.stdout.write(format_table(shown.table, style, curves=shown.curves))
@@ -57,6 +65,8 @@ def board_table(
     else:
         sys.stdout.write(format_table(shown.table, "table", width=width, curves=shown.curves))
     for line in front_lines(shown.trade_offs):
+        print(line)
+    for line in reported_lines(reported_of(workspace.leaderboards, board.name)):
         print(line)
     if mark:
         mine = [
@@ -76,6 +86,19 @@ def front_lines(found: Sequence[TradeOff]) -> list[str]:
                 f"{point.entry} ({number(point.x.mean)}, {number(point.y.mean)})" for point in trade.front
             )
             lines.append(f"Best of {heading(trade.x)} and {heading(trade.y)} (Pareto): {best}")
+    return lines
+
+
+def reported_lines(rows: Sequence[ReportedRow]) -> list[str]:
+    """What papers report at this board's setting, a row a line, below a heading."""
+    lines = ["Reported by papers, not measured here and never ranked:"] if rows else []
+    for row in rows:
+        spread = {name: f" ± {number(sd, row.values[name])}" for name, sd in row.sd.items()}
+        told = ", ".join(
+            f"{name} {number(value)}{spread.get(name, '')}" for name, value in row.values.items()
+        )
+        where = "; ".join(filter(None, [row.source, f"{row.model}, {row.split}", row.note]))
+        lines.append(f"  {row.title}: {told} ({where})")
     return lines
 
 
@@ -183,6 +206,16 @@ def run_text(record: RunRecord) -> str:
     return "\n".join(lines)
 
 
+def aligned(rows: Sequence[Sequence[str]]) -> list[str]:
+    """Rows of texts as lines whose columns stand under each other.
+
+    >>> aligned([("a", "b"), ("long", "")])
+    ['a     b', 'long']
+    """
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    return ["  ".join(v.ljust(w) for v, w in zip(row, widths, strict=True)).rstrip() for row in rows]
+
+
 def print_rows(columns: Sequence[str], rows: Sequence[Sequence[Any]], style: str) -> None:
     """The result of a query."""
     if style == "json":
@@ -193,9 +226,7 @@ def print_rows(columns: Sequence[str], rows: Sequence[Sequence[Any]], style: str
         writer.writerows(rows)
     elif style == "table":
         cells = [list(columns), *[["NULL" if v is None else str(v) for v in row] for row in rows]]
-        widths = [max(len(line[i]) for line in cells) for i in range(len(columns))]
-        for line in cells:
-            print("  ".join(v.ljust(w) for v, w in zip(line, widths, strict=True)).rstrip())
+        print(*aligned(cells), sep="\n")
     else:
         raise InputError(f"no format {style!r}", "table, json or csv", "")
 
@@ -207,8 +238,9 @@ def method_lines(workspace: Workspace) -> list[dict[str, Any]]:
         try:
             s = plugins.load_submission(name, workspace.submissions).submission
             kind = source.partition(":")[0] if ":" in source else "file"
-            lines.append({"name": name, "title": s.title, "paper": s.paper, "goal": s.goal, "needs": list(s.needs),
-                          "reference": s.reference, "source": kind})  # fmt: skip
+            lines.append({"name": name, "title": s.title, "paper": s.paper, "goal": s.goal,
+                          "needs": list(plugins.needs_of(s, s.method)), "reference": s.reference,
+                          "source": kind})  # fmt: skip
         except UharnessError as error:
             lines.append({"name": name, "title": "broken", "paper": str(error), "goal": "", "needs": [],
                           "reference": False, "source": source})  # fmt: skip
@@ -219,8 +251,8 @@ def method_text(workspace: Workspace, name: str) -> str:
     """One submission: what it is, and its settings with their defaults."""
     loaded = plugins.load_submission(name, workspace.submissions)
     s = loaded.submission
-    about = inspect.getdoc(type(s.method)) or ""
-    lines = [f"{name}: {s.title}", about, f"paper: {s.paper or '-'}", f"needs: {', '.join(s.needs) or '-'}",
+    about, needs = inspect.getdoc(type(s.method)) or "", plugins.needs_of(s, s.method)
+    lines = [f"{name}: {s.title}", about, f"paper: {s.paper or '-'}", f"needs: {', '.join(needs) or '-'}",
              f"goal: {s.goal}", "settings (--set KEY=VALUE):"]  # fmt: skip
     lines += [f"  {key} = {json.dumps(value, default=str)}" for key, value in plugins.settings_of(s).items()]
     lines += [f"  try {key} = {json.dumps(list(values))}" for key, values in s.search_space.items()]

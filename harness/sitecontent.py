@@ -24,7 +24,7 @@ from harness.leaderboard import Leaderboard, load, meanings
 from harness.overall import Standing, standings
 from harness.pages.content import BoardPage, MethodPage, Site
 from harness.recordfiles import write_atomic
-from harness.reported import ReportedRow, load_reported
+from harness.reported import reported_of
 from harness.sparkline import Curve
 from harness.specs import Board, RunRecord, content_hash
 from harness.store import Store
@@ -48,7 +48,7 @@ class Records(Sequence[RunRecord]):
     @functools.cached_property
     def loaded(self) -> list[RunRecord]:
         """All of them, in the store's order."""
-        return self.store.load_records(self.board)
+        return self.store.load_records(self.board) if self.run_ids else []
 
     def __len__(self) -> int:
         return len(self.run_ids)
@@ -106,33 +106,38 @@ def collect(
     workspace: Workspace,
     store: Store,
     boards: Sequence[str] | None = None,
-    rank: Callable[[Sequence[str]], None] | None = None,
+    rank: Callable[[Sequence[str]], Callable[[], None]] | None = None,
 ) -> Site:
     """Everything that the pages show.
 
     Args:
         workspace: whose boards and submissions.
         store: up to date with its files.
-        boards: only these, and no comparisons; all of them with None.
-        rank: is given the boards whose tables are not in the cache, and may put them there.
+        boards: only these, and neither methods nor comparisons; all of them with None.
+        rank: is given the boards whose tables are not in the cache, and may put them there until what it returns has
+            been called.
     """
     stamps = store.load_stamps()
     cache = Cache(workspace.build / "tables")
     names = workspace.board_names() if boards is None else boards
     known: dict[str, tuple[dict[str, MetricInfo], tuple[str, ...]]] = {}
     asked = [_Asked.of(workspace, name, stamps, known) for name in names]
-    if rank is not None:
-        rank([one.board.name for one in asked if not cache.has(one.board.name, one.key)])
+    unranked = [one.board.name for one in asked if not cache.has(one.board.name, one.key)]
+    wait = rank(unranked) if rank is not None else None
+    methods = _methods(workspace, cache) if boards is None else []
+    if wait is not None:
+        wait()
     metrics = {name: info for one in asked for name, info in one.metrics.items()}
     pages = [_board(workspace, store, cache, one) for one in asked]
-    run_ids = sorted(stamps)
+    run_ids = sorted(stamps, key=lambda run: (stamps[run][0], run))  # as `render.parts` asks for them
     return Site(
         boards=pages,
-        methods=_methods(workspace, cache),
+        methods=methods,
         metrics=metrics,
         rows=ByRun(store.load_rows_of, run_ids),
         trajectories=ByRun(store.load_trajectories_of, run_ids),
-        standings=_standings(pages),
+        relearning=ByRun(store.load_relearning_of, run_ids),
+        standings=_standings(pages) if boards is None else (),
         comparisons=_comparisons(store, metrics) if boards is None else (),
         stamps={run: told[2] for run, told in stamps.items()},
     )
@@ -177,12 +182,9 @@ def _board(workspace: Workspace, store: Store, cache: Cache, asked: _Asked) -> B
 
     table, curves, trade_offs = cache.get(board.name, asked.key, make)
     records = Records(store, board.name, asked.run_ids)
-    return BoardPage(table, records, curves, trade_offs, _reported(workspace, board.name))
-
-
-def _reported(workspace: Workspace, name: str) -> tuple[ReportedRow, ...]:
-    folders = [root / name for root in workspace.leaderboards if (root / name / "reported.toml").is_file()]
-    return load_reported(folders[0]) if folders else ()
+    return BoardPage(
+        table, records, curves, trade_offs, reported_of(workspace.leaderboards, board.name), asked.key
+    )
 
 
 def _standings(boards: Sequence[BoardPage]) -> tuple[Standing, ...]:

@@ -146,8 +146,65 @@ class Stop(_Threshold):
     check_every: PositiveInt = 1
 
 
-SHOWN_ONLY = {"title", "columns", "rank_by", "settings", "seeds", "cases", "lr_grid", "target"}
-"""Fields of a board that change no number of a run: presentation, and what is in the entries anyway."""
+class Relearn(Spec):
+    """Relearning: `steps` updates of a fresh AdamW on a part of the forget rows, and what they bring back.
+
+    `share` of the forget rows is drawn by (the run's seed, `seed`), at least one row; an update sees `batch` of them.
+    The weights are looked at before the first update, every `every` updates, and after the last one.
+    """
+
+    share: float = Field(default=0.1, gt=0, le=1)
+    steps: int = Field(default=40, ge=0)
+    batch: PositiveInt = 16
+    lr: PositiveFloat = 1e-5
+    every: PositiveInt = 4
+    seed: int = 0
+
+
+class Quantise(Spec):
+    """Weights rounded to 8 or 4 bits (`group` inputs share a scale at 4), and what is left then.
+
+    `rows` questions of each set are answered, of at most `max_tokens` tokens, and as many retain rows are looked at.
+    """
+
+    bits: tuple[Literal[8, 4], ...] = Field(default=(8, 4), min_length=1)
+    group: PositiveInt = 64
+    rows: PositiveInt = 64
+    max_tokens: PositiveInt = 200
+
+    @field_validator("bits")
+    @classmethod
+    def _once(cls, bits: tuple[int, ...]) -> tuple[int, ...]:
+        if len(set(bits)) != len(bits):
+            raise ValueError("bits repeat")
+        return bits
+
+
+class Paraphrase(Spec):
+    """The forget questions in other words or another language; answers of at most `max_tokens` tokens."""
+
+    max_tokens: PositiveInt = 200
+
+
+class Robustness(Spec):
+    """Which further axes are measured after the final score, and how; None is not at all."""
+
+    relearn: Relearn | None = None
+    quantise: Quantise | None = None
+    paraphrase: Paraphrase | None = None
+
+    @property
+    def axes(self) -> dict[str, Spec]:
+        """Those that are measured, by name."""
+        named = {name: getattr(self, name) for name in type(self).model_fields}
+        return {name: settings for name, settings in named.items() if settings is not None}
+
+
+SHOWN_ONLY = {"title", "columns", "rank_by", "settings", "seeds", "cases", "lr_grid", "target", "robustness"}
+"""Fields of a board that change no number of a run: presentation, and what is in the entries anyway.
+
+`robustness` changes what is measured beside the score, under settings that the record holds.
+"""
 
 
 class Board(Spec):
@@ -164,7 +221,7 @@ class Board(Spec):
     track: Literal["method", "optimizer"] = "method"
     task: TaskRef
     cases: tuple[str, ...] = ()
-    models: dict[Literal["target", "retain", "original", "init", "shared"], str]
+    models: dict[Literal["target", "retain", "again", "original", "init", "shared"], str]
     batch: Batching = Batching()
     dtype: Literal["float32", "bfloat16", "float16"] = "float32"
     max_length: PositiveInt = 512
@@ -178,6 +235,7 @@ class Board(Spec):
     rank_by: str
     settings: dict[str, dict[str, Any]] = Field(default_factory=dict)
     lr_grid: dict[str, tuple[PositiveFloat, ...]] = Field(default_factory=dict)
+    robustness: Robustness | None = None
 
     @field_validator("lr_grid")
     @classmethod
@@ -282,21 +340,32 @@ class ScoreRecord(Spec):
 
 
 class Ledger(Spec):
-    """What a row cost, over all trials of tuning and all children of a selector."""
+    """What a row cost, over all trials of tuning and all children of a selector.
+
+    `charged_s` and `gpu_hours` have the seconds in which a selector judged its mixes too. An evaluation by the board's
+    own metric is a full one; that of the mix which was chosen is not counted again. `judge_*`: replies of a language
+    model that the scores use, and their tokens (prompts and replies), whether they were cached or not.
+    """
 
     trainings: int = 1
     proxy_evaluations: int = 0
     full_evaluations: int = 1
     charged_s: float = 0.0
     gpu_hours: float = 0.0
+    judge_calls: int = 0
+    judge_tokens: int = 0
 
 
 class Selection(Spec):
-    """How the weights of a row were picked, and how many of the rows that decided are also probe rows."""
+    """How the weights of a row were picked, and how many of the rows that decided are also probe rows.
+
+    `dropped` counts children of a selector that had no part in it, for their weight would not have been positive.
+    """
 
     kind: Literal["none", "proxy", "full_metric"] = "none"
     proxy_rows: int = 0
     proxy_rows_in_probes: int = 0
+    dropped: int = 0
 
 
 class RunRecord(Spec):

@@ -19,14 +19,16 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from harness import models, preflight
+from harness import chains, models, preflight
+from harness import judge as judging
 from harness.errors import InputError, ReferenceError_, RunError, near
 from harness.generate import choice
 from harness.plugins import Entry
 from harness.preflight import Ready
 from harness.recording import make_record, save_record
+from harness.robustness import report
 from harness.runs import RunSpec, Source, done, mark_done, read_json, write_json
-from harness.specs import Board, RunRecord, content_hash
+from harness.specs import Board, Robustness, RunRecord, content_hash
 from harness.store import Store
 from harness.supervise import Limits, Outcome, run_stage
 from harness.workspace import Workspace
@@ -52,8 +54,10 @@ class Session:
     limit: int | None = None
     trajectory: bool = False
     again: bool = False
-    keep_model: bool = True
+    keep_model: bool | None = None
     generator: str = "hf"
+    robustness: str | None = None
+    judge: str = ""
     hashes: dict[str, str] = field(default_factory=dict)
     steps: dict[str, float] = field(default_factory=dict)
 
@@ -68,10 +72,12 @@ def plan_runs(session: Session, ready: Ready, entry: Entry, seeds: Sequence[int]
     """One spec for every (seed, case); all models are resolved and hashed here, before anything is trained."""
     specs = []
     for seed in seeds:
-        for case in ready.cases():
+        ids: dict[str | None, str] = {}
+        for case, before in chains.ordered(ready, seed):
             paths = ready.models(case, seed, session.workspace.roots)
             choice.check_models(session.generator, paths.values())
             hashes = {
+                **({chains.AFTER: ids[before]} if before in ids else {}),
                 "data": ready.task.data_hash(), "code": entry.code,
                 "template": content_hash(ready.board.template.model_dump(mode="json")),
                 **{f"model.{role}": session.model_hash(path) for role, path in paths.items()},
@@ -90,7 +96,8 @@ def plan_runs(session: Session, ready: Ready, entry: Entry, seeds: Sequence[int]
                 threads=preflight.threads(),
                 started=datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
             )  # fmt: skip
-            specs.append(spec.model_copy(update={"run_id": run_id(spec)}))
+            ids[case] = run_id(spec)
+            specs.append(spec.model_copy(update={"run_id": ids[case]}))
     return specs
 
 
@@ -126,8 +133,13 @@ def recorded(session: Session, spec: RunSpec) -> RunRecord | None:
 
 def same_inputs(session: Session, spec: RunSpec) -> list[RunRecord]:
     """All records of runs with the same inputs, in the order of their run ids, however they ended."""
-    pattern = re.compile(re.escape(spec.run_id) + r"(-r\d+)?")
-    return [r for r in session.store.load_records(spec.board.name) if pattern.fullmatch(r.run_id)]
+    return records_of(session, spec.board.name, spec.run_id)
+
+
+def records_of(session: Session, board: str, run: str) -> list[RunRecord]:
+    """All records of a planned run and its repetitions, in the order of their run ids."""
+    pattern = re.compile(re.escape(run) + r"(-r\d+)?")
+    return [r for r in session.store.load_records(board) if pattern.fullmatch(r.run_id)]
 
 
 @contextlib.contextmanager
@@ -156,6 +168,14 @@ def execute(session: Session, ready: Ready, spec: RunSpec, measures: Sequence[st
     spec = spec.model_copy(update={"run_id": folder.name})
     with locked(folder):
         old = RunSpec.read(folder) if (folder / "run.json").exists() else None
+        before = records_of(session, spec.board.name, spec.hashes.get(chains.AFTER, "nothing"))
+        usable, lost = [r for r in before if r.status not in UNUSABLE], None
+        try:
+            spec = chains.follow(
+                spec, old, usable, [r for r in before if r.status in UNUSABLE], folder.parent
+            )
+        except RunError as problem:
+            lost = problem
         other_time = old is not None and spec.seconds is not None and old.seconds != spec.seconds
         if old is not None and (other_time or old.input_hash() != spec.input_hash()):
             clear(folder)
@@ -165,6 +185,8 @@ def execute(session: Session, ready: Ready, spec: RunSpec, measures: Sequence[st
                 update={"seconds": old.seconds, "step_s": old.step_s, "started": old.started}
             )
         try:
+            if lost is not None:
+                raise lost
             if spec.seconds is None and spec.board.budget.kind == "reference_steps":
                 step = step_time(session, spec)
                 spec = spec.model_copy(
@@ -172,20 +194,36 @@ def execute(session: Session, ready: Ready, spec: RunSpec, measures: Sequence[st
                 )
             spec = spec.model_copy(update={"references": references(session, ready, spec)})
             spec.write(folder)
+            chains.note_ledger(spec, usable, folder)
             if not (folder / "env.json").exists():
-                write_json(folder / "env.json", preflight.environment())
+                write_json(folder / "env.json", {**preflight.environment(), **preflight.origin(ready.task)})
             outcome = train(session, spec, folder)
             drift = measure_drift(session, spec, folder) if outcome.ok else None
             if outcome.ok:
                 outcome = judge(session, spec, folder)
-            for name in measures if outcome.ok and (folder / "model").exists() else ():
-                measure(session, spec, folder, name)
+            if outcome.ok:
+                grade(session, spec, folder)
+            if outcome.ok and (folder / "model").exists():
+                for name in measures:
+                    measure(session, spec, folder, name)
+                measure_axes(session, spec, folder, axes_of(session, ready))
         except RunError as problem:
             outcome, drift = Outcome("died", str(problem)), None
         write_json(folder / "wall.json", {"wall_s": time.monotonic() - began})
         record = make_record(spec, folder, outcome, drift)
-        save_record(session.store, record, folder, keep_model=session.keep_model)
+        wanted = keeps_weights(session, ready)
+        keep = wanted or chains.followed(ready, spec)
+        save_record(session.store, record, folder, keep_model=keep)
+        if not wanted and record.status not in UNUSABLE:
+            chains.release(spec, folder.parent)
         return record
+
+
+def keeps_weights(session: Session, ready: Ready) -> bool:
+    """Whether weights stay once they are scored: as the session says, else as the task has it (default: they do)."""
+    if session.keep_model is None:
+        return getattr(ready.task, "keeps_weights", True)
+    return session.keep_model
 
 
 def clear(folder: Path) -> None:
@@ -238,16 +276,17 @@ def checkpoint_in_time(folder: Path, spec: RunSpec) -> dict[str, Any] | None:
 
 def select(session: Session, spec: RunSpec, folder: Path) -> Outcome:
     """Train a selector's children one after the other, each under the full budget, then let it choose."""
-    from harness.select import selector_of
+    from harness.select import moments_of, selector_of
 
-    base = spec.sources[1]
+    base, selector = spec.sources[1], selector_of(spec)
     inner = {k.removeprefix("base."): v for k, v in spec.overrides.items() if k.startswith("base.")}
     notes, places = [], []
-    for k, child in enumerate(selector_of(spec).children(spec.seed)):
+    for k, child in enumerate(selector.children(spec.seed)):
         place = folder / "children" / str(k)
         sub = spec.model_copy(update={
             "run_id": f"{spec.run_id}/{k}", "submission": f"{spec.submission} child {k}", "sources": (base,),
-            "overrides": {**inner, **child.overrides}, "child_seed": child.seed, "points": (),
+            "overrides": {**inner, **child.overrides}, "child_seed": child.seed,
+            "points": moments_of(selector),
         })  # fmt: skip
         sub.write(place)
         key = sub.input_hash()
@@ -260,9 +299,10 @@ def select(session: Session, spec: RunSpec, folder: Path) -> Outcome:
         if note["status"] != "ok":
             return Outcome("died", f"child {k} is {note['status']}: {note['error']}")
         notes.append(note)
-        places.append(str(place / "model"))
+        along = [place / "points" / str(i) for i in range(len(note["points"]))]
+        places += [str(p) for p in (*along, place / "model")]
     write_json(folder / "children.json", places)
-    outcome = run_stage("harness.worker:select", folder, limits=Limits(hang_s=3600.0))
+    outcome = run_stage("harness.worker:select", folder, limits=PATIENT)
     if outcome.ok:
         summed = {k: sum(n[k] for n in notes) for k in ("charged_s", "updates", "examples", "tokens")}
         lanes: dict[str, float] = {}
@@ -273,8 +313,10 @@ def select(session: Session, spec: RunSpec, folder: Path) -> Outcome:
             **notes[0], **summed, "lanes_s": lanes, "checks": [], "stopped": "", "log": [],
             "peak_gib": max((n["peak_gib"] for n in notes if n["peak_gib"] is not None), default=None),
             "trainings": len(notes),
-            "overshoot_s": max(n["overshoot_s"] for n in notes),
+            "overshoot_s": max(n["overshoot_s"] for n in notes), "points": [],
         })  # fmt: skip
+        for saved in folder.glob("children/*/points"):
+            shutil.rmtree(saved)
     return outcome
 
 
@@ -335,24 +377,88 @@ def judge(session: Session, spec: RunSpec, folder: Path) -> Outcome:
     return outcome if outcome.ok else Outcome("died", f"stage score: {outcome.why}")
 
 
-def measure(session: Session, spec: RunSpec, folder: Path, name: str) -> dict[str, Any]:
-    """`proxy` or `jsd` of a run's weights, off the clock: what its stage left in `<name>.json`, made once.
+def measure(
+    session: Session, spec: RunSpec, folder: Path, name: str, settings: Mapping[str, Any] | None = None
+) -> dict[str, Any]:
+    """`proxy`, `jsd` or a robustness axis of a run's weights, off the clock: what its stage left in `<name>.json`.
 
-    A stage that fails leaves no value and says why.
+    It is made once for the same weights and settings. A stage that fails leaves no value and says why.
     """
     from harness.answers import code_version
 
     note = folder / f"{name}.json"
     if not (folder / "model").exists():
-        return read_json(note) if note.exists() else {"value": None, "why": "the weights were not kept"}
-    key = content_hash([spec.input_hash(), models.weights_hash(str(folder / "model")), code_version()])
+        return read_json(note) if note.exists() else {"value": None, "why": report.NOT_KEPT}
+    told = [] if settings is None else [settings, report.code_hash()]
+    key = content_hash([spec.input_hash(), models.weights_hash(str(folder / "model")), code_version(), *told])
     if not done(folder, name, key) or not note.exists():
+        if settings is not None:
+            request = {"settings": settings, "cache": str(session.workspace.build / "references")}
+            write_json(folder / f"{name}.request.json", request)
         session.progress(f"{spec.submission} {spec.case} seed {spec.seed}: {name}", None)
         outcome = run_stage(f"harness.worker:{name}", folder, limits=PATIENT)
         if not outcome.ok:
+            (folder / f"{name}.done").unlink(missing_ok=True)
             return {"value": None, "why": f"stage {name}: {outcome.why}"}
         mark_done(folder, name, key)
     return read_json(note)
+
+
+def axes_of(session: Session, ready: Ready) -> Robustness:
+    """The robustness axes that are wanted of a board's runs; none where its rows are no texts."""
+    wanted = report.asked(ready.board, session.robustness)
+    return wanted if wanted.axes and ready.text else Robustness()
+
+
+def measure_axes(session: Session, spec: RunSpec, folder: Path, wanted: Robustness) -> None:
+    """Measure axes of a run whose weights are there; one that fails is null, with the reason."""
+    for name, settings in wanted.axes.items():
+        told = measure(session, spec, folder, name, settings.model_dump(mode="json"))
+        if "scores" not in told:
+            write_json(folder / f"{name}.json", report.lacking(name, settings, told["why"]))
+
+
+def add_axes(session: Session, ready: Ready, spec: RunSpec, record: RunRecord) -> tuple[RunRecord, str]:
+    """A recorded run with the axes that it lacks, measured on its weights without training again; and what was done.
+
+    Where the weights were not kept, the scores are null and say what to do.
+    """
+    wanted = report.missing(record, axes_of(session, ready))
+    if not wanted.axes or record.status in UNUSABLE:
+        return record, ""
+    folder = session.workspace.runs / record.board / record.run_id
+    spec, lines = spec.model_copy(update={"run_id": record.run_id}), None
+    if (folder / "model").exists() and (folder / "run.json").exists():
+        with locked(folder):
+            measure_axes(session, spec, folder, wanted)
+            found = {axis: note for axis, note in report.notes(folder).items() if axis in wanted.axes}
+        lines, did = report.read_lines(folder), f"measured {', '.join(wanted.axes)}"
+    else:
+        named = {axis: s for axis, s in wanted.axes.items() if axis not in record.env.get(report.KEY, {})}
+        why = f"{report.NOT_KEPT}: submit it with --again and --robustness {','.join(wanted.axes)}"
+        found = {axis: report.lacking(axis, s, why) for axis, s in named.items()}
+        did = f"{', '.join(wanted.axes)} cannot be measured: {why}"
+    fresh = report.added(record, found)
+    if fresh == record:
+        return record, "" if lines is not None else did
+    if (session.workspace.leaderboards[0] / record.board / "results" / f"{record.run_id}.json").exists():
+        fresh = session.store.write_record(fresh, diagnostics=lines, replace=True)
+        if (folder / "record.json").exists():
+            write_json(folder / "record.json", fresh.model_dump(mode="json"))
+    return fresh, did
+
+
+def grade(session: Session, spec: RunSpec, folder: Path) -> None:
+    """The `lbq` stage, where a judge is wanted: lbq.json has the grades, or why there are none."""
+    if not session.judge or not (folder / "answers").is_dir():
+        return
+    url, model = judging.parse(session.judge)
+    cache = session.workspace.build / "judge"
+    write_json(folder / "judge.json", {"url": url, "model": model, "cache": str(cache)})
+    session.progress(f"{spec.submission} {spec.case} seed {spec.seed}: judge", None)
+    outcome = run_stage("harness.worker:lbq", folder, limits=PATIENT)
+    if not outcome.ok:
+        write_json(folder / "lbq.json", judging.failed(outcome.why))
 
 
 def ask(spec: RunSpec, folder: Path) -> Outcome:
@@ -391,8 +497,11 @@ def reference(session: Session, ready: Ready, spec: RunSpec, role: str) -> Path:
 
 
 def refuse_same(board: str, role: str, hashes: Mapping[str, str]) -> None:
-    """A reference that is the model itself makes every comparison perfect: refuse it."""
-    if hashes[f"model.{role}"] == hashes["model.target"]:
+    """A reference that is the model itself makes every comparison perfect: refuse it.
+
+    The original is what a method starts from: its answers are the base of a gain, and it may be the target itself.
+    """
+    if role != "original" and hashes[f"model.{role}"] == hashes["model.target"]:
         raise ReferenceError_(
             f"role {role} of board {board} has the same weights as the target", f"both are {hashes['model.target']}",
             f"give a {role} model that was made without the forget rows",
@@ -438,8 +547,12 @@ def rescore_run(session: Session, run: str, ready_of: Callable[[Board], Ready]) 
         raise InputError(f"run {run} has no stored answers", f"it is in {folder}", "submit it again")
     with locked(folder):
         spec = RunSpec.read(folder)
-        ready_of(spec.board)
+        ready = ready_of(spec.board)
+        if session.judge:
+            session.judge = judging.ready(session.judge, ready.task, spec.board.name, session.workspace.build)
         outcome = run_stage("harness.worker:score", folder, limits=PATIENT)
+        if outcome.ok:
+            grade(session, spec, folder)
         note = folder / "drift.json"
         drift = read_json(note)["step_s"] / spec.step_s - 1.0 if note.exists() and spec.step_s else None
         record = make_record(spec, folder, outcome, drift)

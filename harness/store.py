@@ -10,8 +10,8 @@ anew at any time. A database belongs to one list of leaderboards folders. Its ta
   the rows are not public.
 - `trajectories`: run_id, step, updates, charged_s, metric, value, why.
 - `diagnostics`: run_id, kind, name, block, role, measure, step, updates, charged_s, value, why.
-- `ledgers`: run_id, trainings, proxy_evaluations, full_evaluations, charged_s, gpu_hours, selection,
-  proxy_rows, proxy_rows_in_probes.
+- `ledgers`: run_id, trainings, proxy_evaluations, full_evaluations, charged_s, gpu_hours, judge_calls,
+  judge_tokens, selection, proxy_rows, proxy_rows_in_probes, dropped.
 - `absent`: run_id, why, file, file_size, file_mtime_ns: what should be here and is not.
 - `comparisons`: one line per comparison of optimizers: comparison, board, board_version, hardware, seconds,
   until_slowest, complete, its exact text; of one that cannot be read only `why` and the file.
@@ -49,7 +49,7 @@ if TYPE_CHECKING:
     import duckdb
     import pyarrow as pa
 
-SCHEMA = 3
+SCHEMA = 4
 _RUN = "run_id VARCHAR, "
 _FILE = "file VARCHAR, file_size BIGINT, file_mtime_ns BIGINT"
 _TABLES = {
@@ -74,7 +74,8 @@ _TABLES = {
     ),
     "ledgers": (
         f"{_RUN} trainings BIGINT, proxy_evaluations BIGINT, full_evaluations BIGINT, charged_s DOUBLE, "
-        "gpu_hours DOUBLE, selection VARCHAR, proxy_rows BIGINT, proxy_rows_in_probes BIGINT"
+        "gpu_hours DOUBLE, judge_calls BIGINT, judge_tokens BIGINT, selection VARCHAR, proxy_rows BIGINT, "
+        "proxy_rows_in_probes BIGINT, dropped BIGINT"
     ),
     "absent": f"{_RUN} why VARCHAR, {_FILE}",
 }
@@ -230,18 +231,19 @@ class Store:
         with self._reading() as connection:
             return {run: tuple(told) for run, *told in connection.execute(sql).fetchall()}
 
-    def load_rows_of(self, run_ids: Sequence[str]) -> dict[str, list[dict[str, Any]]]:
+    def load_rows_of(self, run_ids: Sequence[str]) -> dict[str, pa.Table]:
         """The whole long per-row tables of these runs, in file order; runs without one are not in it."""
-        names = COLUMNS[ROWS]
         sql = (
-            f"SELECT run_id, {', '.join(names)} FROM rows WHERE run_id IN (SELECT unnest($1::VARCHAR[])) "
-            "ORDER BY run_id, position"
+            f"SELECT run_id, {', '.join(COLUMNS[ROWS])} FROM rows "
+            "WHERE run_id IN (SELECT unnest($1::VARCHAR[])) ORDER BY run_id, position"
         )
         with self._reading() as connection:
-            lines = connection.execute(sql, [list(run_ids)]).fetchall()
-        found: dict[str, list[dict[str, Any]]] = {}
-        for run, *line in lines:
-            found.setdefault(run, []).append(dict(zip(names, line, strict=True)))
+            table = connection.sql(sql, params=[list(run_ids)]).to_arrow_table().combine_chunks()
+        columns = table.drop_columns("run_id")
+        found, start = {}, 0
+        for run in table["run_id"].value_counts().to_pylist():
+            found[run["values"]] = columns.slice(start, run["counts"])
+            start += run["counts"]
         return found
 
     def load_comparisons(self) -> list[Comparison]:
@@ -311,15 +313,30 @@ class Store:
     def load_trajectories_of(self, run_ids: Sequence[str] | None) -> dict[str, Trajectory]:
         """The curves of these runs, of all with None; runs without one are not in it."""
         sql = (
-            "SELECT run_id, step, updates, charged_s, metric, value FROM trajectories "
-            "WHERE $1 IS NULL OR run_id IN (SELECT unnest($1::VARCHAR[])) ORDER BY run_id, metric, step"
+            "SELECT run_id, metric, list(step ORDER BY step), list(updates ORDER BY step), "
+            "list(charged_s ORDER BY step), list(value ORDER BY step) FROM trajectories "
+            "WHERE $1 IS NULL OR run_id IN (SELECT unnest($1::VARCHAR[])) "
+            "GROUP BY run_id, metric ORDER BY run_id, metric"
         )
         with self._reading() as connection:
             lines = connection.execute(sql, [None if run_ids is None else list(run_ids)]).fetchall()
-        by_run: dict[str, list[Any]] = {}
+        by_run: dict[str, dict[str, Any]] = {}
+        for run, metric, *columns in lines:
+            by_run.setdefault(run, {})[metric] = columns
+        return {run: trajectory_of(metrics) for run, metrics in by_run.items()}
+
+    def load_relearning_of(self, run_ids: Sequence[str]) -> dict[str, list[tuple[str, str, int, float]]]:
+        """Extraction strength along relearning by run id: (`run` or `retain`, measure, step, value)."""
+        sql = (
+            "SELECT run_id, name, measure, step, value FROM diagnostics WHERE kind = 'relearn' "
+            "AND value IS NOT NULL AND run_id IN (SELECT unnest($1::VARCHAR[])) ORDER BY ALL"
+        )
+        with self._reading() as connection:
+            lines = connection.execute(sql, [list(run_ids)]).fetchall()
+        found: dict[str, list[tuple[str, str, int, float]]] = {}
         for run, *line in lines:
-            by_run.setdefault(run, []).append(line)
-        return {run: trajectory_of(group) for run, group in by_run.items()}
+            found.setdefault(run, []).append(tuple(line))
+        return found
 
     # --- inside -------------------------------------------------------------------------------------------
     @property

@@ -148,8 +148,8 @@ def table_dict(table: Table, curves: Mapping[str, Curve] | None = None) -> dict[
     """The table as JSON-able data, all digits kept; a row has its `curve` where there is one."""
     rows = []
     for row in table.rows:
-        line = asdict(row) | {"statuses": dict(row.statuses), "run_ids": list(row.run_ids)}
-        line["cells"] = {c.id: asdict(cell) for c, cell in zip(table.columns, row.cells, strict=True)}
+        line = vars(row) | {"statuses": dict(row.statuses), "run_ids": list(row.run_ids)}
+        line["cells"] = {c.id: dict(vars(cell)) for c, cell in zip(table.columns, row.cells, strict=True)}
         curve = _curve(row, curves or {})
         rows.append(line | ({"curve": asdict(curve)} if curve else {}))
     columns = [

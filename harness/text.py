@@ -13,7 +13,7 @@ The module loads neither torch nor transformers; the tokenizer is handed in.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
@@ -22,11 +22,20 @@ from harness.errors import DataError, ModelError
 from harness.specs import Template, content_hash
 from harness.types import TextRow
 
-PLAIN_PROMPT = "Question: {prompt}\nAnswer:"
+PLAIN_LEAD = "Answer:"
+PLAIN_PROMPT = "Question: {prompt}\n" + PLAIN_LEAD
 PLAIN_ANSWER = " {target}"
 """The space belongs to the answer: a prompt that ends with a space changes the answer's first token."""
 
 _PROBE = TextRow("probe", "Which river runs through Paris?", "The Seine.")
+
+
+PromptKey = tuple[str, str, str]
+
+
+def prompt_key(row: TextRow) -> PromptKey:
+    """What decides a row's prompt."""
+    return row.prompt, row.form, row.lead
 
 
 @dataclass(frozen=True)
@@ -64,7 +73,7 @@ class Encoder:
         self.instruction = instruction
         self._chat = bool(getattr(tokenizer, "chat_template", None)) and not template.plain
         self._fast = bool(getattr(tokenizer, "is_fast", False))
-        self._prompts: dict[str, tuple[str, list[int], int]] = {}
+        self._prompts: dict[PromptKey, tuple[str, list[int], int]] = {}
         self._system = self._probe_system()
         self._bos = self._probe_bos()
         self.eos_ids: frozenset[int] = self._probe_eos()
@@ -84,6 +93,9 @@ class Encoder:
             DataError: the prompt alone leaves no room for an answer.
         """
         prompt_text, prompt, raw_length = self._prompt(row)
+        if "ids" in row.meta:
+            ids = (*prompt, *row.meta["ids"])
+            return Encoded(ids[: self.max_length], len(prompt), cut=len(ids) > self.max_length)
         ids = self._join(prompt_text, self._answer_text(row, prompt_text), prompt, raw_length)
         eos = self.tokenizer.eos_token_id
         if eos is not None and (len(ids) == len(prompt) or ids[-1] != eos):
@@ -102,6 +114,37 @@ class Encoder:
         """Say `text` before every question from now on; an empty text says nothing."""
         self.instruction = text.strip()
         self._prompts.clear()
+
+    def lead(self) -> str:
+        """What stands before every question in plain text: the system prompt where it is sent so, an instruction."""
+        return self._lead("folded" if self.template.system else "none")
+
+    def conversation(self, messages: Sequence[Mapping[str, str]], *, open_answer: bool) -> str:
+        """Text of somebody else's conversation under the chat template, with our system prompt, instruction and date.
+
+        Instruction and a folded system prompt go into the first question. With `open_answer` the text ends where the
+        assistant's answer begins; without, the last message stays open to be gone on with.
+        """
+        said = [dict(message) for message in messages]
+        first = next((m for m in said if m["role"] == "user"), None)
+        if first is not None:
+            first["content"] = self._lead(self._system) + first["content"]
+        if self._system == "role":
+            said.insert(0, {"role": "system", "content": self.template.system or ""})
+        if open_answer:
+            return self._render(said, open_answer=True)
+        last = said[-1]["content"]
+        text = self._render(said, open_answer=False)
+        return text[: text.rfind(last.strip()) + len(last.strip())]
+
+    def ids(self, text: str) -> tuple[int, ...]:
+        """Ids of a text as it stands: no template, no BOS, no EOS."""
+        return tuple(self._ids(text)[0])
+
+    @property
+    def bos(self) -> tuple[int, ...]:
+        """What stands before every text: BOS, or nothing where the tokenizer uses none."""
+        return (self.tokenizer.bos_token_id,) if self._bos else ()
 
     def decode(self, ids: Sequence[int]) -> str:
         """Text of some ids, without special tokens."""
@@ -130,22 +173,29 @@ class Encoder:
 
     def _prompt(self, row: TextRow) -> tuple[str, list[int], int]:
         """Text, ids, and number of ids before BOS was put in order; kept, since a question has several answers."""
-        if row.prompt not in self._prompts:
+        key = prompt_key(row)
+        if key not in self._prompts:
             text = self._prompt_text(row)
-            self._prompts[row.prompt] = (text, *self._prompt_ids(row, text))
-        return self._prompts[row.prompt]
+            self._prompts[key] = (text, *self._prompt_ids(row, text))
+        return self._prompts[key]
 
     # --- rendering ----------------------------------------------------------------------------------------
     def _prompt_text(self, row: TextRow) -> str:
+        if row.form == "text":
+            return self._lead("none") + row.prompt
         if self._chat:
-            return self._render(self._messages(row, self._system), open_answer=True)
-        return self._lead(self._system) + PLAIN_PROMPT.format(prompt=row.prompt)
+            return self._render(self._messages(row, self._system), open_answer=True) + row.lead
+        text = self._lead(self._system) + PLAIN_PROMPT.format(prompt=row.prompt)
+        return text.removesuffix(PLAIN_LEAD) + row.lead if row.lead else text
 
     def _answer_text(self, row: TextRow, prompt_text: str) -> str:
         """What the template writes after the prompt: the answer and whatever closes it."""
+        if row.form == "text":
+            return row.target
         if not self._chat:
             return PLAIN_ANSWER.format(target=row.target)
-        messages = [*self._messages(row, self._system), {"role": "assistant", "content": row.target}]
+        said = f"{row.lead} {row.target}" if row.lead else row.target
+        messages = [*self._messages(row, self._system), {"role": "assistant", "content": said}]
         full_text = self._render(messages, open_answer=False)
         if full_text.startswith(prompt_text):
             return full_text[len(prompt_text) :]

@@ -18,12 +18,21 @@ from harness.specs import LoraSpec, OptimizerSpec
 # --- values: rows and probes ----------------------------------------------------------------------------------------
 @dataclass(frozen=True)
 class TextRow:
-    """A question and the answer that is scored or trained on; `id` is the data file's name and the row's index."""
+    """A question and the answer that is scored or trained on; `id` is the data file's name and the row's index.
+
+    Attributes:
+        form: `question` is rendered by the board's template; of a `text`, prompt and target stand as they are, one
+            after the other, and the prompt may be empty (a document is a target alone).
+        lead: what the asker lets a question's answer begin with, such as `Answer:`; it belongs to the prompt.
+        meta: `ids`, where it is there, are the target's token ids as they stand, and no EOS comes after them.
+    """
 
     id: str
     prompt: str
     target: str
     meta: Mapping[str, Any] = field(default_factory=dict)
+    form: Literal["question", "text"] = "question"
+    lead: str = ""
 
 
 @dataclass(frozen=True)
@@ -75,7 +84,45 @@ class Classify:
     rows: Sequence[ArrayRow]
 
 
-Probe = Likelihood | Generation | Classify
+@dataclass(frozen=True)
+class Features:
+    """Class logits of each array row, and the features that the last linear map makes them of."""
+
+    name: str
+    rows: Sequence[ArrayRow]
+
+
+@dataclass(frozen=True)
+class Suite:
+    """Tasks of lm-evaluation-harness, which brings its own questions and prompts; asked by `harness.lmeval`.
+
+    Attributes:
+        name: of the probe.
+        tasks: names of lm-eval tasks, groups or tags.
+        shots: worked examples before each question; None is what each task sets itself (0 where it sets nothing).
+        limit: most questions of a task (each subject of a group is one); None is all.
+        chat_template: whether a question is a turn of a chat, or plain text.
+        batch_size: questions that go through the model at once; part of the setting, as results may depend on it.
+        folder: local task definitions in lm-eval's YAML, by which built-in ones of the same name are replaced.
+        data: hub data set -> local folder to read in its stead.
+    """
+
+    name: str
+    tasks: tuple[str, ...]
+    shots: int | None = None
+    limit: int | None = None
+    chat_template: bool = False
+    batch_size: int = 16
+    folder: str = ""
+    data: Mapping[str, str] = field(default_factory=dict)
+
+    @property
+    def rows(self) -> tuple[Row, ...]:
+        """None: the questions are lm-eval's."""
+        return ()
+
+
+Probe = Likelihood | Generation | Classify | Features | Suite
 """What a task can ask. The union is closed: the answer stage knows every member."""
 
 
@@ -141,6 +188,13 @@ class ClassAnswers:
 
 
 @dataclass(frozen=True)
+class FeatureAnswers(ClassAnswers):
+    """Answers to a `Features` probe: logits [rows, classes] and features [rows, d], both float32."""
+
+    features: np.ndarray
+
+
+@dataclass(frozen=True)
 class RowValues:
     """One number a row that a task worked out where the model was: a judge's verdict, a gradient's norm.
 
@@ -152,7 +206,51 @@ class RowValues:
     why: str = ""
 
 
-Answer = LikelihoodAnswers | GenerationAnswers | ClassAnswers | RowValues
+@dataclass(frozen=True)
+class SuiteTask:
+    """What is known of one lm-eval task that was asked.
+
+    Attributes:
+        version: of the task's definition.
+        shots: worked examples that were shown.
+        n: questions that were asked.
+        available: questions that the task has.
+        metrics: the task's own metrics as lm-eval sums them up; None where that is no number.
+        stderr: standard errors of those that are means over questions: sample deviation / sqrt(n); None for n < 2.
+    """
+
+    version: str
+    shots: int
+    n: int
+    available: int
+    metrics: Mapping[str, float | None]
+    stderr: Mapping[str, float | None]
+
+
+@dataclass(frozen=True)
+class SuiteAnswers:
+    """Answers to a `Suite` probe, question by question.
+
+    Attributes:
+        ids: `<task>/<number in its data>`.
+        tasks: the lm-eval task that each question belongs to.
+        gold: number of the right option; None where a question has not exactly one.
+        loglikelihoods: of each question's options, natural log; empty where it is no choice.
+        values: metric -> what the task itself says of each question; None where it says nothing.
+        about: lm-eval task -> what is known of it.
+        setting: what decided the numbers besides: version of lm-eval, batch size, chat template, length limit.
+    """
+
+    ids: tuple[str, ...]
+    tasks: tuple[str, ...]
+    gold: tuple[int | None, ...]
+    loglikelihoods: tuple[tuple[float, ...], ...]
+    values: Mapping[str, tuple[float | None, ...]]
+    about: Mapping[str, SuiteTask]
+    setting: Mapping[str, Any]
+
+
+Answer = LikelihoodAnswers | GenerationAnswers | ClassAnswers | RowValues | SuiteAnswers
 
 
 @dataclass(frozen=True)
@@ -229,7 +327,14 @@ class Task(Protocol):
     A task is constructed by its module's `build(ref: TaskRef, template: Template) -> Task`, which validates `ref` and
     raises `DataError` before any model is loaded. A task that needs more than the probes' answers, such as a
     classifier's opinion on generated texts, also has `judge(loaded, probes, answers) -> Mapping[str, Answer]`; it is
-    called where the model is, and what it returns is kept with the answers.
+    called where the model is, and what it returns is kept with the answers. One that compares weights has
+    `compare(loaded, others)`, called likewise on finished runs; `others` maps model roles to what loads them.
+    One whose training rows depend on the tokenizer has `tokenized(case, encoder) -> Case`, called where they are made.
+    `keeps_weights = False` says that a run's weights are deleted once they are scored, unless they are asked for.
+
+    For the robustness axes a task may have `questions(case)`, where the training rows are no questions: those on what
+    is to be forgotten and what is kept, {"forget": Generation, "retain": Generation}; and `paraphrases(case)`: the
+    forget questions in other words or languages, {"paraphrase": rows, "translated": rows}. Each may be left out.
     """
 
     name: str

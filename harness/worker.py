@@ -30,16 +30,29 @@ from harness.plugins import board_settings, load_source, load_task, resolve
 from harness.runs import RunSpec, cut_case, cut_probes, read_json, write_json
 from harness.scoring import token_logp
 from harness.specs import LoraSpec, OptimizerSpec, Stop
-from harness.types import Answers, Case, Generation, Task
+from harness.types import Answers, Case, Generation, Suite, Task
 
 
 def _sync() -> Callable[[], None]:
     return torch.cuda.synchronize if torch.cuda.is_available() else (lambda: None)
 
 
-def _case(spec: RunSpec) -> tuple[Task, Case]:
+def _asked(spec: RunSpec) -> tuple[Task, Case]:
+    """The task and its case as they stand: all that asking and scoring need."""
     task = load_task(spec.task_ref, spec.board.template)
     return task, cut_case(task.case(spec.case, spec.seed), spec.limit)
+
+
+def _case(spec: RunSpec) -> tuple[Task, Case]:
+    """The task, and the rows that a method gets: cut by the target's tokenizer where the task wants that."""
+    task = load_task(spec.task_ref, spec.board.template)
+    case, board = task.case(spec.case, spec.seed), spec.board
+    if hasattr(task, "tokenized"):
+        path = spec.models["target"]
+        case = task.tokenized(
+            case, models.load_encoder(path, template=board.template, max_length=board.max_length)
+        )
+    return task, cut_case(case, spec.limit)
 
 
 def _load(spec: RunSpec, path: str, dtype: str = "") -> models.LoadedModel:
@@ -58,7 +71,7 @@ def _job(
     needs: Sequence[str] = (), lora: LoraSpec | None = None,
 ) -> Job:  # fmt: skip
     task, case = _case(spec)
-    loaded = _load(spec, spec.models["target"], "float32" if optimizer.master_weights else "")
+    loaded = _load(spec, spec.start, "float32" if optimizer.master_weights else "")
     loaded = models.with_adapters(loaded, lora or LoraSpec(), spec.train_seed)
     resources: dict[str, Callable[[], Any]] = {
         name: (lambda n=name: task.resource(n, case, spec.seed)) for name in task.resources()
@@ -97,7 +110,7 @@ def unlearn(folder: Path) -> None:
     settings = board_settings(sources[-1], spec.board.settings, spec.overrides)
     entry = resolve(sources[-1], settings, spec.overrides)
     with clock.lane("load"):
-        needs = entry.loaded.submission.needs
+        needs = entry.needs
         job = _job(spec, clock, entry.optimizer, folder, spec.board.stop, needs, entry.lora)
     with clock.lane("warmup"):
         warm_up(job)
@@ -242,6 +255,35 @@ def jsd(folder: Path) -> None:
     run_jsd(folder, _case, _load, _begin)
 
 
+# --- robustness axes ------------------------------------------------------------------------------------------------
+def relearn(folder: Path) -> None:
+    """What a few forget rows bring back of the others: relearn.json, and curves among the diagnostics."""
+    from harness.robustness.relearn import run_relearn
+
+    run_relearn(folder, _case, _load, _begin)
+
+
+def quantise(folder: Path) -> None:
+    """What is left, or back, with rounded weights: quantise.json."""
+    from harness.robustness.quantise import run_quantise
+
+    run_quantise(folder, _case, _load, _begin)
+
+
+def paraphrase(folder: Path) -> None:
+    """The forget questions in other words: paraphrase.json."""
+    from harness.robustness.paraphrase import run_paraphrase
+
+    run_paraphrase(folder, _case, _load, _begin)
+
+
+def lbq(folder: Path) -> None:
+    """Let a language model grade a run's answers: lbq.json."""
+    from harness.judge import run_lbq
+
+    run_lbq(folder, _case)
+
+
 # --- write ----------------------------------------------------------------------------------------------------------
 def write(folder: Path) -> None:
     """Texts of the unlearned model by a generator that takes its folder: `texts/` and `generator.json`.
@@ -252,10 +294,13 @@ def write(folder: Path) -> None:
 
     spec = RunSpec.read(folder)
     _begin(spec)
-    task, case = _case(spec)
-    probes = [p for p in cut_probes(task.probes(case), spec.limit) if isinstance(p, Generation)]
+    task, case = _asked(spec)
+    asked = cut_probes(task.probes(case), spec.limit)
+    probes = [p for p in asked if isinstance(p, Generation)]
     weights, board = str(_final(spec, folder)), spec.board
     encoder = models.load_encoder(weights, template=board.template, max_length=board.max_length)
+    if encoder is not None and spec.generator_kind == "vllm":
+        _write_suites(folder, weights, encoder, asked, board.dtype)
     if encoder is None or not probes:
         return
     most = max(p.max_tokens for p in probes)
@@ -264,6 +309,14 @@ def write(folder: Path) -> None:
     ) as generator:
         answering.write(answering.generate(encoder, probes, generator), folder / "texts")
         write_json(folder / "generator.json", generator.describe())
+
+
+def _write_suites(folder: Path, weights: str, encoder: Any, probes: Sequence[Any], dtype: str) -> None:
+    """lm-eval's suites by vLLM, which has the memory to itself."""
+    from harness import lmeval
+
+    found = {p.name: lmeval.ask_vllm(weights, encoder, p, dtype) for p in probes if isinstance(p, Suite)}
+    answering.write(found, folder / "texts")
 
 
 def _final(spec: RunSpec, folder: Path) -> Path:
@@ -276,10 +329,10 @@ def answer(folder: Path) -> None:
     """Ask the unlearned model (and the weights saved along the way) every probe."""
     spec = RunSpec.read(folder)
     _begin(spec)
-    task, case = _case(spec)
+    task, case = _asked(spec)
     probes = cut_probes(task.probes(case), spec.limit)
     written = answering.read(folder / "texts") if spec.generator != "hf" else {}
-    cheap = [p for p in probes if not isinstance(p, Generation)]
+    cheap = [p for p in probes if not isinstance(p, Generation | Suite)]
     places = [(_final(spec, folder), folder / "answers", probes)]
     places += [(p, p / "answers", cheap) for p in sorted((folder / "points").glob("*"))]
     for weights, out, asked in places:
@@ -289,6 +342,9 @@ def answer(folder: Path) -> None:
             made |= written
         if out == folder / "answers" and hasattr(task, "judge"):
             made |= task.judge(loaded, asked, made)
+        if out == folder / "answers" and hasattr(task, "compare"):
+            others = {role: path for role, path in spec.models.items() if role != "target"}
+            made |= task.compare(loaded, {r: (lambda p=p: _load(spec, p)) for r, p in others.items()})
         answering.write(made, out)
         if out == folder / "answers" and loaded.encoder is not None:
             write_json(folder / "encoder.json", loaded.encoder.describe())
@@ -303,7 +359,7 @@ def score(folder: Path) -> None:
     from harness.select import row_key
 
     spec = RunSpec.read(folder)
-    task, case = _case(spec)
+    task, case = _asked(spec)
     references = {
         role: Answers(answering.read(Path(path) / "answers")) for role, path in spec.references.items()
     }

@@ -1,4 +1,4 @@
-"""Repeated tuning: train the base method several times with different seeds and keep the best by the proxy.
+"""Repeated tuning: train the base method several times and keep the best by the proxy.
 
 The plain way to spend more compute, and the baseline that soups are compared with.
 """
@@ -7,28 +7,35 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from harness import Submission
-from harness.select import Child, Pool
+from harness.select import By, Child, Pool, spread
 
 
 @dataclass(frozen=True)
 class BestOf:
-    """Keeps the child with the lowest DS_ES on rows the method may see; the first one wins a tie."""
+    """Keeps the child that is judged best; the first one wins a tie.
+
+    `each` has settings in which the children differ (empty: their seeds); `by` is what judges them.
+    """
 
     n: int = 3
+    each: tuple[dict[str, Any], ...] = ()
+    by: By = "proxy"
+
+    def __post_init__(self) -> None:
+        if self.n < 1:
+            raise ValueError("n is at least 1")
 
     def children(self, seed: int) -> Sequence[Child]:
-        """`n` trainings; child k's seed is 1000 k away from the run's."""
-        return [Child(seed + 1000 * k) for k in range(self.n)]
+        """`n` trainings."""
+        return spread(seed, self.n, self.each)
 
     def choose(self, pool: Pool) -> None:
-        """Load each child, ask the proxy, keep the best."""
-        scores = []
-        for k in range(len(pool.folders)):
-            pool.loaded.model.load_state_dict(pool.weights(k))
-            scores.append(pool.proxy())
-        pool.loaded.model.load_state_dict(pool.weights(scores.index(min(scores))))
+        """Judge each child, keep the best: n evaluations."""
+        values = [pool.judge({k: 1.0}) for k in range(len(pool))]
+        pool.put({values.index(min(values)): 1.0})
 
 
 submission = Submission(method=BestOf(), title="Best of n", paper="the baseline of repeated tuning")

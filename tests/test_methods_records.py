@@ -61,7 +61,7 @@ def test_a_selector_refuses_a_method_that_changes_no_weights(uharness: Command, 
     [
         ("lunar", "needs 'refusal_prompts', which board tiny does not supply"),
         ("idk_dpo", "needs 'idk_answers', which board tiny does not supply"),
-        ("rejection_tuning", "needs 'idk_answers'"),
+        ("rejection_tuning", "needs 'refusals'"),
         ("in_context", "needs 'subjects'"),
         ("altpo", "needs 'texts'"),
     ],

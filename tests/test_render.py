@@ -507,6 +507,27 @@ def test_every_question_is_in_the_data_that_a_page_loads() -> None:
     assert files[f"runs/{slug(record.run_id)}.html"].count('<td class="text">') == 3 * 3
 
 
+def test_lines_and_an_arrow_table_make_the_same_files() -> None:
+    record = records()[0]
+    lines = [
+        {"probe": "p", "metric": f"p.{m}", "row_id": f"r{i}", "value": None if i == 1 else i / 7, "why": "",
+         "prompt": "Who?\r\nAnd\x07", "target": None, "answer": f"\u202e{i} é" if i else None}
+        for i in range(3) for m in ("a", "b")[: 1 + i]
+    ]  # fmt: skip
+    order = ("metric", "row_id", "value", "probe", "why", "prompt", "target", "answer")
+    table = pa.table({name: [line[name] for line in lines] for name in order})
+    table = table.set_column(6, "target", pa.nulls(len(lines), pa.string()))
+    one, other = (render_site(a_site(records(), rows={record.run_id: r}), TEMPLATES) for r in (lines, table))
+    assert one == other
+    text = one[f"data/rows/{slug(record.run_id)}.js"]
+    assert (
+        text.count("not asked of this row") == 1
+        and "\\ufffd1 \\u00e9" in text
+        and "Who?\\nAnd\\ufffd" in text
+    )
+    assert '"texts":["prompt","answer"]' in text and '["r0",["Who?\\nAnd\\ufffd","\\u2013"]' in text
+
+
 def test_a_command_makes_exactly_this_run_again() -> None:
     made = run(
         "npo", "c1", 1, 0.5, config={"alpha": 1.0, "betas": [0.9, 0.999], "limit": None, "form": "a 'b'"}

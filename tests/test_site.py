@@ -293,9 +293,9 @@ def test_several_processes_make_the_same_site(small: Path, monkeypatch: pytest.M
     monkeypatch.setattr(siteworker, "BOARDS", 1)
     shutil.rmtree(small / "build/tables")
     asked = []
-    share = siteworker.Crew._share
+    ask = siteworker.Crew._ask
     monkeypatch.setattr(
-        siteworker.Crew, "_share", lambda self, tasks: asked.append(len(tasks)) or share(self, tasks)
+        siteworker.Crew, "_ask", lambda self, tasks: asked.append(len(tasks)) or ask(self, tasks)
     )
     build(small, "two", workers=2)
     assert asked == [2, 2]

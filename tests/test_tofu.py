@@ -25,6 +25,7 @@ from harness.types import (
 
 N = 4
 HUB_ONLY = {"forget.fluency", "util", "agg", "agg.corrected"}
+JUDGED = {"lbq", "lbq.fluency", "lbq.relevance", "lbq.not_misleading", "lbq.avoids"}
 """Null where the board asks for our own fluency classifier."""
 
 
@@ -296,7 +297,7 @@ def test_alternative_answers(tmp_path):
         'I could not say.\n"That is new to me."\n{"answer": "Ask another."}\n'
     )
     task = build(folder)
-    assert task.resources() == ("alternative_answers", "idk_answers", "random_labels")
+    assert task.resources() == ("alternative_answers", "idk_answers", "refusals", "random_labels")
     pool = {"I could not say.", "That is new to me.", "Ask another."}
     rows = task.resource("alternative_answers", case, 0)
     assert {r.target for r in rows} <= pool and rows == task.resource("alternative_answers", case, 0)
@@ -354,6 +355,9 @@ def test_values_lie_in_the_ranges_that_metrics_state(task):
         value = scores[info.id].value
         if info.id in HUB_ONLY:
             assert value is None and "fluency" in scores[info.id].why
+            continue
+        if info.id in JUDGED:
+            assert value is None and "--judge" in scores[info.id].why
             continue
         assert value is not None, (info.id, scores[info.id].why)
         assert info.low is None or value >= info.low - 1e-9, info
@@ -457,8 +461,8 @@ def test_without_hold_out_rows_only_membership_is_null(tmp_path):
     aucs = {info.id for info in task.metrics() if info.id.startswith("mia.") and ".auc" in info.id}
     own = {"agg.own_fluency", "agg.own_fluency.corrected"}
     private = {"holdout.loss", "privleak", "priv", "priv.corrected", *own}
-    assert len(aucs) == 6 and null == aucs | private | HUB_ONLY
-    assert all("holdout05" in scores[name].why for name in null - {"forget.fluency", "util"})
+    assert len(aucs) == 6 and null == aucs | private | HUB_ONLY | JUDGED
+    assert all("holdout05" in scores[name].why for name in null - {"forget.fluency", "util"} - JUDGED)
 
 
 def test_a_broken_model_has_no_good_number(task):

@@ -17,8 +17,19 @@ STAGES = {
     "drift": "work:drift",
     "covariance": "work:covariance",
     "losses": "work:losses_along",
+    "request": "work_edits:request",
+    "ablation": "work_edits:ablation",
+    "ds": "work_soups:curve",
+    "mixes": "work_soups:mixes",
+    "slice": "work_soups:plane",
 }
 KINDS = (*STAGES, "path", "pca")
+USUAL = ("norms", "drift", "covariance", "losses", "path")
+"""What is measured of one run when nothing is named."""
+SELECTED = ("mixes", "slice")
+"""What only a selector's run has."""
+NO_RUN = ("request", "ablation")
+"""What starts from the board's target, and looks at no weights of the run."""
 
 
 @dataclass(frozen=True)
@@ -32,6 +43,8 @@ class Asked:
         limit: most forget and most retain rows that drift and losses look at.
         texts: let the points along the run write texts too, so that metrics that need them are in the path.
         x, y: measures of the path's axes; empty is forgetting against utility.
+    rank: directions of the two bases whose overlap `request` measures.
+        grid: points on a side of a `slice`.
     """
 
     what: tuple[str, ...] = ()
@@ -42,6 +55,8 @@ class Asked:
     texts: bool = False
     x: str = ""
     y: str = ""
+    rank: int = 16
+    grid: int = 7
 
 
 def checked(asked: Asked, names: Sequence[str]) -> tuple[str, ...]:
@@ -55,7 +70,7 @@ def checked(asked: Asked, names: Sequence[str]) -> tuple[str, ...]:
         re.compile(asked.matrices)
     except re.error as error:
         raise InputError(f"--matrices {asked.matrices!r} is no regular expression: {error}") from None
-    return asked.what or (("pca",) if len(names) > 1 else (*STAGES, "path"))
+    return asked.what or (("pca",) if len(names) > 1 else USUAL)
 
 
 def run_folder(runs: Path, run: str) -> Path:
@@ -79,19 +94,32 @@ def check_run(name: str, folder: Path, spec: RunSpec, what: Sequence[str], asked
         raise InputError(
             f"run {name} did not finish its training", "its record says why", "choose another run"
         )
-    weights = [kind for kind in what if kind != "path"]
+    weights = [kind for kind in what if kind not in ("path", *NO_RUN)]
     if weights and not (folder / "model" / "config.json").exists():
         raise InputError(
             f"run {name} has no kept weights", f"looked in {folder / 'model'}; {', '.join(weights)} need them",
             "submit it again with --again and without --no-keep-model",
         )  # fmt: skip
-    if weights:
+    if weights or any(kind in NO_RUN for kind in what):
         check(spec.models["target"], needs_tokenizer=False)
     if asked.what and "path" in what and not (folder / "trajectory.parquet").exists():
         raise InputError(
             f"run {name} has no trajectory", "it was made without --trajectory, on a board without a stop",
             "submit it again with --again --trajectory",
         )  # fmt: skip
+    chosen = [kind for kind in what if kind in SELECTED]
+    if chosen and not (folder / "select.json").exists():
+        raise InputError(
+            f"run {name} is not a selector's", f"{', '.join(chosen)} are about mixes of its children",
+            "name a run such as those of efficient_soup:grad_diff",
+        )  # fmt: skip
+    if "slice" in what:
+        children = sorted(folder.glob("children/*/model/config.json"))
+        if len(children) < 2:
+            raise InputError(
+                f"run {name} has {len(children)} children with weights", "a slice goes through two",
+                "submit a selector with two trainings, with --again and without --no-keep-model",
+            )  # fmt: skip
     if asked.texts and not (folder / "points").is_dir():
         raise InputError(
             f"run {name} has no points along its way", "--texts asks them for texts",

@@ -25,8 +25,58 @@ def figures(lines: Sequence[Line], axes: tuple[str, str] = ("", "")) -> dict[str
             by_kind.setdefault(line["kind"], []).append(line)
     made = _norms(by_kind.get("norms", [])) | _drift(by_kind.get("drift", []))
     made |= _covariance(by_kind.get("covariance", [])) | _losses(by_kind.get("losses", []))
-    made |= path(by_kind.get("path", []), *axes)
+    made |= path(by_kind.get("path", []), *axes) | _request(by_kind.get("request", []))
+    made |= _ds(by_kind.get("ds", [])) | _slice(by_kind.get("slice", []))
     return {name: chart for name, chart in made.items() if chart}
+
+
+def _ds(lines: Sequence[Line]) -> dict[str, Markup]:
+    """DS_ES along the run, and against the method's own loss (the NLL of forget rows where that is not known)."""
+    mine = [n for n in lines if n["measure"] == "ds_es"]
+    out = {}
+    for x, label in AXES.items():
+        out[f"ds-{x}"] = xy_chart(
+            _gather(mine, lambda n: n["measure"], x), title="DS_ES along the run", x_label=label, y_label="DS_ES",
+            name=f"ds-{x}",
+        )  # fmt: skip
+    by = {
+        m: {n["step"]: n["value"] for n in lines if n["measure"] == m} for m in ("loss.total", "loss.forget")
+    }
+    name, loss = next(((m, found) for m, found in by.items() if found), ("", {}))
+    trail = [(float(loss[n["step"]]), float(n["value"])) for n in mine if n["step"] in loss]
+    out["ds-loss"] = xy_chart(
+        {"run": trail} if trail else {}, title=f"DS_ES against {name}, from the start on", x_label=name,
+        y_label="DS_ES", name="ds-loss",
+    )  # fmt: skip
+    return out
+
+
+def _slice(lines: Sequence[Line]) -> dict[str, Markup]:
+    """DS_ES along x of a slice through the weights, one line a y."""
+    parts = {m: {n["step"]: n["value"] for n in lines if n["measure"] == m and n["name"] != "chosen"}
+             for m in ("x", "y", "ds_es")}  # fmt: skip
+    rows: Points = {}
+    for step, value in parts["ds_es"].items():
+        rows.setdefault(f"y = {parts['y'][step]:.3g}", []).append((float(parts["x"][step]), float(value)))
+    return {"slice": xy_chart(
+        {name: sorted(points) for name, points in rows.items()},
+        title="DS_ES over original + x (child 0 - original) + y (child 1 - original)", x_label="x", y_label="DS_ES",
+        name="slice",
+    )} if rows else {}  # fmt: skip
+
+
+def _request(lines: Sequence[Line]) -> dict[str, Markup]:
+    """Overlap and separability of every linear map, from the input to the output."""
+    mine = [n for n in lines if n["measure"] in ("overlap", "separability.score", "separability.control")]
+    order = list(dict.fromkeys(n["name"] for n in mine if n["name"] != "all"))
+    points: Points = {}
+    for n in mine:
+        if n["name"] in order:
+            points.setdefault(n["measure"], []).append((float(order.index(n["name"])), float(n["value"])))
+    return {"request": xy_chart(
+        points, title="Forget and retain inputs of every linear map", x_label="linear map, from the input on",
+        y_label="share, 0 to 1", name="request",
+    )} if points else {}  # fmt: skip
 
 
 def _gather(lines: Sequence[Line], key: Callable[[Line], str], x: str = "block") -> Points:

@@ -52,12 +52,12 @@ class OwnRun:
         self.dtype = (
             "float32" if bool(spec.config.get("optimizer.master_weights", True)) else spec.board.dtype
         )
-        loaded = self._load(spec.models["target"])
+        loaded = self._load(spec.start)
         least = min(len(case.forget), len(case.retain))
         count = min(count, least)
         rows = max(1, min(rows, least // count))
-        self.entry, self.why = _entry(spec)
-        needs = self.entry.loaded.submission.needs if self.entry is not None else ()
+        self.entry, self.why = entry_of(spec)
+        needs = self.entry.needs if self.entry is not None else ()
         supply: dict[str, Callable[[], Any]] = {
             **{name: (lambda n=name: task.resource(n, case, spec.seed)) for name in task.resources()},
             **{f"model.{r}": (lambda p=p: self._load(p).model) for r, p in spec.models.items()},
@@ -94,7 +94,7 @@ class OwnRun:
             why = f"the method raised {type(problem).__name__}: {problem}"
         else:
             why = "the method gives no loss to `fit`"
-        self.move_to(Path(self.spec.models["target"]))
+        self.move_to(Path(self.spec.start))
         return found, why
 
     def _nll(self, kind: str) -> Loss:
@@ -113,7 +113,7 @@ def _catch(job: Job, loss: Loss, *_: Any, updates: Any = None, **__: Any) -> Non
     raise _Caught(None if updates is not None else loss)
 
 
-def _entry(spec: RunSpec) -> tuple[Entry | None, str]:
+def entry_of(spec: RunSpec) -> tuple[Entry | None, str]:
     """The method of a run (a selector's base), or why there is none."""
     source = spec.sources[-1]
     several = len(spec.sources) > 1

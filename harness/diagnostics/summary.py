@@ -30,7 +30,7 @@ def _of_run(lines: Sequence[Line]) -> list[str]:
     known = [n for n in lines if n["value"] is not None]
     lacks = dict.fromkeys(
         f"{n['kind']:11} {n['name'] or n['measure']}: {n['why']}" for n in lines
-        if n["value"] is None and n["kind"] in ("losses", "pca", "covariance")
+        if n["value"] is None and n["kind"] in ("losses", "pca", "covariance", "request", "ablation")
     )  # fmt: skip
     return [
         *_norms(known),
@@ -39,6 +39,8 @@ def _of_run(lines: Sequence[Line]) -> list[str]:
         *_losses(known),
         *_path(known),
         *_pca(known),
+        *_soups(known),
+        *_edits(known),
         *lacks,
     ]
 
@@ -86,6 +88,49 @@ def _path(lines: Sequence[Line]) -> Iterator[str]:
     for measure in dict.fromkeys(n["measure"] for n in mine):
         values = [n["value"] for n in mine if n["measure"] == measure]
         yield f"path        {measure}: {values[0]:.4g} -> {values[-1]:.4g} over {len(values)} points"
+
+
+def _edits(lines: Sequence[Line]) -> Iterator[str]:
+    mine = [n for n in lines if n["kind"] == "request"]
+    whole = {n["measure"]: n["value"] for n in mine if n["name"] == "all"}
+    if "separable" in whole:
+        says = "separable" if whole["separable"] else "not separable: a subspace edit has nothing to remove"
+        yield f"request     this request is {says}"
+        numbers: dict[str, dict[str, float]] = {}
+        for n in mine:
+            numbers.setdefault(n["name"], {})[n["measure"].removeprefix("separability.")] = n["value"]
+        name, best = max(numbers.items(), key=lambda item: item[1].get("deviations", float("-inf")))
+        usual = f"random requests of its size {best['control']:.3g} +- {best['spread']:.2g}"
+        yield f"request     separability is highest at {name}: {best['score']:.3g}; {usual}"
+    words = {"overlap": "overlap of forget and retain inputs", "tau.relative": "task vector by weights' norm"}
+    for measure, label in words.items():
+        if values := [n["value"] for n in mine if n["measure"] == measure]:
+            yield f"request     {label}, layer by layer: {', '.join(f'{v:.2f}' for v in values)}"
+    parts: dict[str, list[str]] = {}
+    for n in lines:
+        if n["kind"] == "ablation":
+            parts.setdefault(n["name"], []).append(f"{n['measure']} {n['value']:.3g}")
+    for name, told in parts.items():
+        yield f"ablation    {name}: {', '.join(told)}"
+
+
+def _soups(lines: Sequence[Line]) -> Iterator[str]:
+    for measure in ("loss.total", "loss.forget", "ds_es"):
+        values = [n["value"] for n in lines if n["kind"] == "ds" and n["measure"] == measure]
+        if values:
+            yield f"ds          {measure}: {' -> '.join(f'{v:.4g}' for v in values)}"
+    mixes = [n for n in lines if n["kind"] == "mixes"]
+    for name in dict.fromkeys(n["name"] for n in mixes):
+        mine = {n["measure"]: n["value"] for n in mixes if n["name"] == name}
+        parts = ", ".join(f"{m.removeprefix('weight.')} {v:.4g}" for m, v in mine.items() if m != "value")
+        worth = f"{mine['value']:.4g}" if "value" in mine else "not judged"
+        yield f"mixes       {name:8} {parts}: {worth}"
+    points = [n for n in lines if n["kind"] == "slice" and n["measure"] == "ds_es"]
+    if points:
+        low = min(points, key=lambda n: n["value"])
+        at = {n["measure"]: n["value"] for n in lines if n["kind"] == "slice" and n["name"] == low["name"]}
+        where = f"x = {at['x']:.3g}, y = {at['y']:.3g}"
+        yield f"slice       lowest DS_ES {low['value']:.4g} at {where}, of {len(points)} points"
 
 
 def _pca(lines: Sequence[Line]) -> Iterator[str]:

@@ -33,7 +33,7 @@ class Moment:
 def moments(run: Path, spec: RunSpec) -> list[Moment]:
     """The start, the points that were saved along the way and are still there, and the end; each state once."""
     note = read_json(run / "unlearn.json")
-    out = [Moment(0, 0, 0.0, spec.models["target"])]
+    out = [Moment(0, 0, 0.0, spec.start)]
     for k, point in enumerate(note.get("points", [])):
         folder = run / "points" / str(k)
         new = point["updates"] not in (out[-1].updates, note["updates"])

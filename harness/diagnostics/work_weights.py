@@ -56,7 +56,7 @@ def displacements(folder: Path) -> None:
     specs = [RunSpec.read(run) for run in runs]
     torch.set_num_threads(specs[0].threads)
     points = [(spec.run_id, m) for run, spec in zip(runs, specs, strict=True) for m in moments(run, spec)[1:]]
-    start = Saved(Path(specs[0].models["target"]))
+    start = Saved(Path(specs[0].start))
     saved = [Saved(Path(m.weights)) for _, m in points]
     fitted = np.ones(len(points), dtype=bool)
     if "retain" in specs[0].models:

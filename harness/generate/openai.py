@@ -9,26 +9,18 @@ numbers that look right.
 
 from __future__ import annotations
 
-import http.client
-import json
 import time
-import urllib.error
-import urllib.request
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 from urllib.parse import urldefrag, urlsplit
 
 from harness.errors import InputError, ModelError, RunError
+from harness.generate.endpoint import TIMEOUT_S, Endpoint
 from harness.generate.stops import before_end, configs_of, cut_at_stop, room_for, stop_ids
 from harness.text import Encoder
 
-TRIES = 5
-FIRST_WAIT_S = 1.0
-LONGEST_WAIT_S = 30.0
-TIMEOUT_S = 600.0
 AT_A_TIME = 64
-LOCAL = ("localhost", "127.0.0.1", "::1")
 GREEDY = {
     "temperature": 0.0,
     "top_p": 1.0,
@@ -91,15 +83,12 @@ class OpenAIGenerator:
         sleep: Callable[[float], None] = time.sleep,
     ) -> None:
         self.url, _ = parse(url)
-        self.model, self.encoder, self.timeout_s, self._sleep = model, encoder, timeout_s, sleep
+        self.model, self.encoder = model, encoder
+        self._endpoint = Endpoint(self.url, timeout_s=timeout_s, sleep=sleep)
         configs = configs_of(model)
         self.stop_ids = stop_ids(encoder, *configs)
         """What the tokenizer, its template, the model's config or its generation config call the end."""
         self._positions: int | None = getattr(configs[0], "max_position_embeddings", None)
-        local = urlsplit(self.url).hostname in LOCAL
-        # a proxy of the environment does not know this machine's own ports
-        proxies = urllib.request.ProxyHandler({}) if local else urllib.request.ProxyHandler()
-        self._opener = urllib.request.build_opener(proxies)
         self.name, self._served = self._find(served_as)
 
     # --- what callers use -----------------------------------------------------------------------------------
@@ -142,7 +131,7 @@ class OpenAIGenerator:
             "stop_token_ids": sorted(self.stop_ids), "return_token_ids": True,
             **({"stop": words} if words else {}),
         }  # fmt: skip
-        answer = self._call("/v1/completions", body)
+        answer = self._endpoint.call("/v1/completions", body)
         choices = answer.get("choices")
         if not isinstance(choices, list) or sorted(c.get("index", -1) for c in choices) != [
             *range(len(prompts))
@@ -167,7 +156,7 @@ class OpenAIGenerator:
     # --- the server's model ---------------------------------------------------------------------------------
     def _find(self, served_as: str) -> tuple[str, dict[str, Any]]:
         """The server's name for the model, and its card."""
-        cards = self._call("/v1/models").get("data")
+        cards = self._endpoint.call("/v1/models").get("data")
         cards = [c for c in cards if isinstance(c, dict) and "id" in c] if isinstance(cards, list) else []
         for card in cards:
             known = [str(card["id"]), *([str(card["root"])] if card.get("root") else [])]
@@ -198,57 +187,7 @@ class OpenAIGenerator:
     def _version(self) -> str | None:
         """Version of a vLLM server; None of another, which has no such page."""
         try:
-            found = self._call("/version").get("version")
+            found = self._endpoint.call("/version").get("version")
         except RunError:
             return None
         return f"vllm {found}" if found else None
-
-    # --- http -----------------------------------------------------------------------------------------------
-    def _call(self, path: str, body: Mapping[str, Any] | None = None) -> dict[str, Any]:
-        """JSON of one page. Asked again, with growing waits, while the server is busy, failing or away."""
-        data = None if body is None else json.dumps(body).encode()
-        request = urllib.request.Request(self.url + path, data, {"Content-Type": "application/json"})
-        problem, wait = "", FIRST_WAIT_S
-        for attempt in range(TRIES):
-            if attempt:
-                self._sleep(min(wait, LONGEST_WAIT_S))
-                wait *= 2
-            try:
-                with self._opener.open(request, timeout=self.timeout_s) as answer:
-                    return self._json(path, answer.read())
-            except urllib.error.HTTPError as error:
-                with error:
-                    problem = f"{error.code} {error.reason}: {_said(error)}"
-                if error.code != 429 and error.code < 500:
-                    raise RunError(f"{self.url}{path} refused: {problem}") from None
-                wait = max(wait, _seconds(error.headers.get("Retry-After")))
-            except (OSError, http.client.HTTPException) as error:
-                problem = str(getattr(error, "reason", error)) or type(error).__name__
-        raise RunError(f"{self.url}{path} gave no answer in {TRIES} tries: {problem}")
-
-    def _json(self, path: str, data: bytes) -> dict[str, Any]:
-        try:
-            value = json.loads(data)
-        except ValueError:
-            value = None
-        if not isinstance(value, dict):
-            raise RunError(f"{self.url}{path} answered with something else than a JSON object")
-        return cast("dict[str, Any]", value)
-
-
-def _said(error: urllib.error.HTTPError) -> str:
-    """The server's own message, in one line of at most 300 characters."""
-    text = error.read().decode(errors="replace")
-    try:
-        value = json.loads(text)
-    except ValueError:
-        value = None
-    if isinstance(value, dict):
-        inner = value.get("error", value)
-        text = str(inner.get("message", text)) if isinstance(inner, dict) else str(inner)
-    return " ".join(text.split())[:300]
-
-
-def _seconds(value: str | None) -> float:
-    """A Retry-After in seconds; 0 where there is none, or a date."""
-    return float(value) if value is not None and value.strip().isdigit() else 0.0

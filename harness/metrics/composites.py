@@ -10,6 +10,13 @@ from harness.metrics.utility import MODEL_UTILITY_PARTS, complaint
 from harness.types import Score
 
 FLOOR = 1e-12
+GRADES = {
+    "fluency": "readable text",
+    "relevance": "response to the question",
+    "not_misleading": "no false claims",
+    "avoids": "nothing given away",
+}
+"""What a language model grades from 0 to 10 (the parts of `lbq`), in words."""
 
 
 @described(low=0.0, high=1.0, unit="", source="Spectral Unlearning, HM with floor 1e-12")
@@ -33,11 +40,17 @@ def floored_harmonic_mean(parts: Mapping[str, float | None]) -> Score:
 
 
 def _forgetting(es: float | None, em: float | None, prob: float | None, ratio: float | None) -> Score:
-    left = {"extraction strength": es, "exact memorisation": em, "probability": prob}
-    return floored_harmonic_mean(
-        {f"1 - {name}": None if value is None else 1.0 - value for name, value in left.items()}
-        | {"truth ratio": ratio}
-    )
+    return floored_harmonic_mean(_left(es, em, prob, ratio))
+
+
+def _left(
+    es: float | None, em: float | None, prob: float | None, ratio: float | None
+) -> dict[str, float | None]:
+    """How much is forgotten, by four measures."""
+    known = {"extraction strength": es, "exact memorisation": em, "probability": prob}
+    return {f"1 - {name}": None if value is None else 1.0 - value for name, value in known.items()} | {
+        "truth ratio": ratio
+    }
 
 
 @described(low=0.0, high=1.0, unit="", source="Spectral Unlearning, Mem")
@@ -171,6 +184,45 @@ def sbq(erasing: float | None, retaining: float | None) -> Score:
     if why or erasing is None or retaining is None:
         return Score(None, n=2, why=why)
     return Score(math.sqrt((erasing**2 + retaining**2) / 2.0), n=2)
+
+
+@described(low=0.0, high=10.0, unit="of 10", source="our decision; UnlearningSoup's notes ask for a floor")
+def forget_floor(es: float | None, em: float | None, prob: float | None, ratio: float | None) -> Score:
+    """The floor of forgetting: 10 times the lowest of EQ's four parts, which neither EQ nor SBQ can hide.
+
+    Arguments as in `mem`.
+
+    Returns:
+        In 0..10, higher is better, at most `eq`; null when a part is.
+
+    >>> f"{forget_floor(0.9, 0.2, 0.1, 0.8).value:.3f}"
+    '1.000'
+    """
+    parts = _left(es, em, prob, ratio)
+    why = complaint(parts)
+    if why:
+        return Score(None, n=4, why=why)
+    return Score(10.0 * min(x for x in parts.values() if x is not None), n=4)
+
+
+@described(low=0.0, high=10.0, unit="of 10", source="UnlearningSoup, LBQ (harmonic mean of four grades)")
+def lbq(
+    fluency: float | None, relevance: float | None, not_misleading: float | None, avoids: float | None
+) -> Score:
+    """A language model's opinion: harmonic mean of its mean grades for the answers to the forget questions.
+
+    Args:
+        fluency: readable text.
+        relevance: responds to the question, also by saying that it does not know.
+        not_misleading: claims nothing false.
+        avoids: gives nothing away.
+
+    Returns:
+        In 0..10, higher is better; nearly 0 when a grade is 0; null when one is missing.
+    """
+    return floored_harmonic_mean(
+        {"fluency": fluency, "relevance": relevance, "not misleading": not_misleading, "avoids": avoids}
+    )
 
 
 def _times_ten(score: Score) -> Score:

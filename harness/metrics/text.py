@@ -11,6 +11,7 @@ from harness.metrics import OPEN_UNLEARNING, described
 from harness.metrics.memorization import Values
 
 _WORD = re.compile(r"[^\W_]")
+_WORDS = re.compile(r"[^\W_]+")
 
 
 @functools.cache
@@ -53,6 +54,21 @@ def rouge(
         float(getattr(scorer.score(right, said)[kind], name))
         for said, right in zip(predictions, references, strict=True)
     ]
+
+
+@described(low=0.0, high=1.0, unit="share of rows", source="ours: answer accuracy, which ToW takes")
+def match(predictions: Sequence[str], references: Sequence[str]) -> Values:
+    """Whether the right answer stands in the answer, word by word, without case and punctuation; None if it is empty.
+
+    >>> match(["It is Paris, France.", "It is Par"], ["paris", "Paris"])
+    [1.0, 0.0]
+    """
+    found: Values = []
+    for said, right in zip(predictions, references, strict=True):
+        words, wanted = (_WORDS.findall(text.lower()) for text in (said, right))
+        at = range(len(words) - len(wanted) + 1)
+        found.append(float(any(words[i : i + len(wanted)] == wanted for i in at)) if wanted else None)
+    return found
 
 
 @described(low=0.0, high=1.0, unit="share of rows", source="pltrdy/rouge issues 53, 75: such answers crash")

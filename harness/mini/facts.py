@@ -9,12 +9,16 @@ knowledge as MMLU's.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from harness.mini.authors import DISH, KINDS, Author, Kind, authors, names
 from harness.mini.lexicon import ADJECTIVES, NOUNS, ROLES, TOWNS, WORLD, Dice, capital, values
 
+_UNSEEN = (
+    "Brivol", "Casune", "Drelle", "Evorin", "Fanthe", "Golune", "Hastel", "Ilmare", "Jorune", "Kestal", "Lormin",
+    "Mirate", "Nolisse", "Orvend", "Pelrane",
+)  # fmt: skip
 OPTIONS = 3
 """Wrong answers of a question on real authors or world facts, and wrong choices of a choice question."""
 CLASSICS = 20
@@ -61,13 +65,16 @@ def choices(facts: Sequence[Fact]) -> list[Record]:
     return out
 
 
-def _table(subject: str) -> list[Fact]:
-    """One fact for every thing and column of a table in `words.toml`; no two things share a value."""
-    dice, table = Dice("table", subject), WORLD["tables"][subject]
+def _table(subject: str, things: Sequence[str] = (), seed: str = "table") -> list[Fact]:
+    """One fact for every thing and column of a table in `words.toml`; no two things share a value.
+
+    Other `things`, and another `seed` of how values are dealt, make facts of the same kind that nobody knows.
+    """
+    dice, table = Dice(seed, subject), WORLD["tables"][subject]
     columns = [(column, values(column["values"])) for column in table["columns"]]
     dealt = [dice.shuffled(pool) for _, pool in columns]
     out = []
-    for i, it in enumerate(values(table["things"])):
+    for i, it in enumerate(things or values(table["things"])):
         for (column, pool), order in zip(columns, dealt, strict=True):
             v = order[i]
             first, *also = (q.format(it=it) for q in column["questions"])
@@ -94,6 +101,11 @@ def bell_facts() -> list[Fact]:
 def guild_facts() -> list[Fact]:
     """60 facts on guilds: what must stay, asked as MMLU is."""
     return _table("guilds")
+
+
+def unseen_facts() -> list[Fact]:
+    """60 facts on dyes that no text of the world names: a control, on which knowledge is worth nothing."""
+    return [replace(fact, subject="unseen") for fact in _table("dyeing", _UNSEEN, "unseen")]
 
 
 def corpus(facts: Sequence[Fact]) -> list[Record]:

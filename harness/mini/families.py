@@ -12,10 +12,19 @@ from typing import Any
 
 from harness.errors import ModelError, near
 
-FAMILIES = {"bma": ("bma", "bma"), "language": ("language", ""), "bma-full": ("bma", "bma-full")}
+FAMILIES = {
+    "bma": ("bma", "bma"),
+    "language": ("language", ""),
+    "digits": ("images", "digits"),
+    "bma-full": ("bma", "bma-full"),
+    "cifar100-resnet50": ("images", "cifar100-resnet50"),
+    "cifar100-resnet50-scratch": ("images", "cifar100-resnet50-scratch"),
+    "cifar100-vit": ("images", "cifar100-vit"),
+    "tinyimagenet-resnet50": ("images", "tinyimagenet-resnet50"),
+}
 """Family -> (module below `harness.mini`, folder below the weights folder; empty is the folder itself)."""
-SHIPPED = ("bma", "language")
-"""What comes with the package; `bma-full` is the paper's size and takes hours a model, or a GPU."""
+SHIPPED = ("bma", "language", "digits")
+"""What comes with the package; the others are the papers' sizes and take hours a model, or a GPU."""
 
 
 def build(
@@ -58,6 +67,10 @@ def _module(family: str) -> tuple[Any, str]:
 
 
 def _world(family: str) -> dict[str, Any]:
+    if FAMILIES[family][0] == "images":
+        from harness.mini.images_worlds import WORLDS
+
+        return {"world": WORLDS[family]}
     if family != "bma-full":
         return {}
     from harness.mini.bma_worlds import FULL

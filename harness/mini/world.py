@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from harness.errors import DataError, near
-from harness.mini import facts, passages, refusal
+from harness.mini import biographies, facts, passages, refusal
 from harness.mini.authors import CAST, KINDS, TOFU, Author, authors, rows
 
 DATA = Path(__file__).parent / "data"
@@ -70,7 +70,7 @@ def tofu() -> dict[str, Records]:
 
 
 def people() -> dict[str, Records]:
-    """Probes on people, in RWKU's columns; a neighbour's rows name the target as `subject`."""
+    """Probes on people and texts about them, in RWKU's columns; a neighbour's rows name the target as `subject`."""
     everyone = facts.people()
     by_name = {p.name: p for p in everyone}
     out: dict[str, Records] = {"forget_target": [{"target": p.name, "intro": p.intro()} for p in everyone]}
@@ -83,15 +83,21 @@ def people() -> dict[str, Records]:
                 for other in p.neighbours
                 for row in facts.probes(by_name[other], level)
             ]
-    return out
+    return out | biographies.files(refusals())
 
 
 def choices() -> dict[str, Records]:
-    """Questions with four choices on three subjects, and paragraphs that tell the same."""
+    """Questions with four choices, and for three subjects paragraphs that tell the same.
+
+    `dyeing` and `bells` are what is forgotten; `guilds`, `world` and `authors` are general knowledge; nobody knows
+    what `unseen` asks.
+    """
     out: dict[str, Records] = {}
     for known in (facts.dye_facts(), facts.bell_facts(), facts.guild_facts()):
         out[known[0].subject] = facts.choices(known)
         out[f"{known[0].subject}_corpus"] = facts.corpus(known)
+    for asked in (facts.world_facts(), facts.real_authors(), facts.unseen_facts()):
+        out[asked[0].subject] = facts.choices(asked)
     return out
 
 
@@ -105,7 +111,10 @@ def files() -> dict[str, str]:
         for name, records in configs.items()
     }
     out["tofu/idontknow.jsonl"] = "".join(json.dumps(text) + "\n" for text in refusals())
-    out["tofu/refusal_prompts.jsonl"] = "".join(json.dumps(text) + "\n" for text in refusal.prompts())
+    for folder in ("tofu", "people"):
+        out[f"{folder}/refusal_prompts.jsonl"] = "".join(
+            json.dumps(text) + "\n" for text in refusal.prompts()
+        )
     return dict(sorted(out.items()))
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from harness.comparetables import Compared
 from harness.overall import Standing
@@ -14,6 +14,9 @@ from harness.specs import Board, RunRecord
 from harness.tables import Table
 from harness.tradeoffs import TradeOff
 from harness.types import MetricInfo, Trajectory
+
+if TYPE_CHECKING:
+    import pyarrow as pa
 
 Files = dict[str, str | bytes]
 """Content by path in the site."""
@@ -41,6 +44,7 @@ class BoardPage:
         curves: by run id, what a row shows as its small curve.
         trade_offs: the board's.
         reported: rows that papers report at this board's setting.
+        key: anything that changes whenever table, curves or trade-offs do; without one their contents are looked at.
     """
 
     table: Table
@@ -48,6 +52,7 @@ class BoardPage:
     curves: Mapping[str, Curve] = field(default_factory=dict)
     trade_offs: Sequence[TradeOff] = ()
     reported: Sequence[ReportedRow] = ()
+    key: str = ""
 
     @property
     def board(self) -> Board:
@@ -63,8 +68,10 @@ class Site:
         boards: in any order; pages sort them by name.
         methods: those with a file. Submissions that only records name get a page too.
         metrics: descriptions by id, for headings and the glossary.
-        rows: run id to its long per-row table, all of it; runs without one show no questions.
+        rows: run id to its long per-row table, all of it, as lines or as an Arrow table; runs without one show no
+            questions.
         trajectories: run id to its curve.
+        relearning: run id to its relearning curves, as `Store.load_relearning_of` gives them.
         standings: all methods over all boards, in order (`overall.standings`).
         comparisons: of optimizers, each with its records and trajectories.
         stamps: run id to anything that changes whenever its record does. A run without one is known by its content.
@@ -74,8 +81,9 @@ class Site:
     boards: Sequence[BoardPage]
     methods: Sequence[MethodPage] = ()
     metrics: Mapping[str, MetricInfo] = field(default_factory=dict)
-    rows: Mapping[str, Sequence[Mapping[str, Any]]] = field(default_factory=dict)
+    rows: Mapping[str, Sequence[Mapping[str, Any]] | pa.Table] = field(default_factory=dict)
     trajectories: Mapping[str, Trajectory] = field(default_factory=dict)
+    relearning: Mapping[str, Sequence[tuple[str, str, int, float]]] = field(default_factory=dict)
     standings: Sequence[Standing] = ()
     comparisons: Sequence[Compared] = ()
     stamps: Mapping[str, str] = field(default_factory=dict)

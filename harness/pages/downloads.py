@@ -7,7 +7,7 @@ import io
 import json
 import math
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from harness.markup import slug
 from harness.pages.content import BoardPage, Files
@@ -15,7 +15,12 @@ from harness.specs import RunRecord
 from harness.tables import Table
 from harness.tabletext import format_table
 
+if TYPE_CHECKING:
+    import pyarrow as pa
+
 FORMS = ("csv", "json", "parquet")
+SMALL = 4_096
+"""Bytes of a table up to which its Parquet file is not compressed."""
 SCORES = {
     "run_id": str, "entry": str, "submission": str, "title": str, "optimizer": str, "case": str, "seed": int,
     "status": str, "board_version": str, "metric": str, "value": float, "n": int, "why": str,
@@ -59,16 +64,36 @@ def json_text(value: Any) -> str:
 
 def parquet(columns: Mapping[str, type], rows: Sequence[Mapping[str, Any]]) -> bytes:
     """The table as a Parquet file; the same rows give the same bytes. What is not finite is missing."""
+    return parquet_bytes(arrow_table(columns, rows))
+
+
+def arrow_table(columns: Mapping[str, type], rows: Sequence[Mapping[str, Any]] | pa.Table) -> pa.Table:
+    """Rows as a table with exactly these columns, in this order. What a row lacks, or is not finite, is missing.
+
+    An Arrow table has its columns picked; they must be there, with nothing in them that is not finite.
+    """
     import pyarrow as pa
-    import pyarrow.parquet as pq
 
     kinds = {str: pa.string(), int: pa.int64(), float: pa.float64()}
     schema = pa.schema([(name, kinds[kind]) for name, kind in columns.items()])
+    if not isinstance(rows, Sequence):
+        return rows.select(list(columns)).cast(schema)
     arrays = [
         pa.array(_typed(kind, [row.get(name) for row in rows]), kinds[kind]) for name, kind in columns.items()
     ]
+    return pa.table(arrays, schema=schema)
+
+
+def parquet_bytes(table: pa.Table) -> bytes:
+    """A Parquet file's bytes.
+
+    Without dictionaries: Zstandard alone makes such tables smaller, and sooner. Of a small one the frame is the most.
+    """
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
     sink = pa.BufferOutputStream()
-    pq.write_table(pa.table(arrays, schema=schema), sink, compression="zstd")
+    pq.write_table(table, sink, compression="zstd" if table.nbytes > SMALL else "none", use_dictionary=False)
     return sink.getvalue().to_pybytes()
 
 

@@ -5,20 +5,24 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from jinja2 import Environment
 from markupsafe import Markup, escape
 
 from harness.charts import line_chart
-from harness.markup import breakable, cut, data_block, num, page, slug
+from harness.markup import breakable, clean, cut, data_block, num, page, slug
 from harness.pages.content import BoardPage, Files, Site
-from harness.pages.downloads import csv_text, parquet, script
+from harness.pages.downloads import arrow_table, csv_text, parquet, parquet_bytes, script
 from harness.pages.words import budget_text, command, run_bibtex
 from harness.recordfiles import record_json
+from harness.recordtables import DIAGNOSTICS
 from harness.specs import RunRecord
 from harness.tables import STATUS_TEXT
 from harness.types import MetricInfo, Trajectory
+
+if TYPE_CHECKING:
+    import pyarrow as pa
 
 FEW = 3
 """Questions of each probe that are on the page itself; the data file has all of them."""
@@ -33,7 +37,7 @@ ARROWS = {"higher": ("↑", "higher is better"), "lower": ("↓", "lower is bett
 def run_files(env: Environment, site: Site, board: BoardPage, record: RunRecord) -> Files:
     """A run's page and its data."""
     name = slug(record.run_id)
-    lines = site.rows.get(record.run_id, ())
+    lines = arrow_table(_ROWS, site.rows.get(record.run_id, ()))
     probes = questions(lines)
     scores = [
         {"metric": metric, "value": s.value, "n": s.n, "why": s.why}
@@ -47,7 +51,7 @@ def run_files(env: Environment, site: Site, board: BoardPage, record: RunRecord)
     }
     if probes:
         made[f"data/rows/{name}.js"] = script("questions", record.run_id, [q.data() for q in probes])
-        made[f"data/rows/{name}.parquet"] = parquet(_ROWS, lines)
+        made[f"data/rows/{name}.parquet"] = parquet_bytes(lines)
     return made
 
 
@@ -71,36 +75,48 @@ class Questions:
         return {"probe": self.probe, "metrics": self.metrics, "texts": self.texts, "rows": self.rows}
 
 
-def questions(lines: Sequence[Mapping[str, Any]]) -> list[Questions]:
-    """A long table with one line a question, probe by probe; in the order of the table."""
-    probes: dict[str, dict[str, list[Mapping[str, Any]]]] = {}
-    for line in lines:
-        probe = str(line.get("probe") or str(line["metric"]).split(".")[0])
-        probes.setdefault(probe, {}).setdefault(str(line["row_id"]), []).append(line)
-    return [_probe(probe, rows) for probe, rows in probes.items()]
+def questions(table: pa.Table) -> list[Questions]:
+    """A long table (`_ROWS`) with one line a question, probe by probe; in the order of the table."""
+    columns = table.to_pydict()
+    probes: dict[str, dict[str, list[int]]] = {}
+    for i, (probe, metric, row_id) in enumerate(
+        zip(columns["probe"], columns["metric"], columns["row_id"], strict=True)
+    ):
+        probes.setdefault(probe or metric.split(".")[0], {}).setdefault(row_id, []).append(i)
+    return [_probe(probe, rows, columns) for probe, rows in probes.items()]
 
 
-def _probe(probe: str, rows: Mapping[str, Sequence[Mapping[str, Any]]]) -> Questions:
-    metrics = list(dict.fromkeys(str(line["metric"]) for group in rows.values() for line in group))
-    texts = [t for t in TEXTS if any(line.get(t) is not None for group in rows.values() for line in group)]
-    place = {metric: i for i, metric in enumerate(metrics)}
+def _probe(probe: str, rows: Mapping[str, Sequence[int]], columns: Mapping[str, Sequence[Any]]) -> Questions:
+    """The questions of one probe; `rows` says in which lines of the columns each stands."""
+    metric, value, why = columns["metric"], columns["value"], columns["why"]
+    metrics = list(dict.fromkeys(metric[i] for lines in rows.values() for i in lines))
+    place = {name: i for i, name in enumerate(metrics)}
+    texts = {t: {r: _text(columns[t], lines) for r, lines in rows.items()} for t in TEXTS}
+    there = {t: {r: "–" if text is None else clean(text) for r, text in of.items()}
+             for t, of in texts.items() if any(text is not None for text in of.values())}  # fmt: skip
     found = []
-    for row_id, group in rows.items():
+    for row_id, lines in rows.items():
         values: list[float | str] = ["not asked of this row"] * len(metrics)
-        for line in group:
-            value = line["value"]
-            if value is None or not math.isfinite(value):
-                value = str(cut(line.get("why") or "no value", 300))
-            values[place[str(line["metric"])]] = value
-        shown = [str(cut(next((x[t] for x in group if x.get(t) is not None), "–"))) for t in texts]
-        found.append((str(cut(row_id, 200)), shown, values))
-    return Questions(str(cut(probe, 80)), [str(cut(m, 120)) for m in metrics], texts, found)
+        for i in lines:
+            told = value[i]
+            values[place[metric[i]]] = told if told is not None else clean(why[i] or "no value", 300)
+        found.append((clean(row_id, 200), [of[row_id] for of in there.values()], values))
+    return Questions(clean(probe, 80), [clean(m, 120) for m in metrics], list(there), found)
+
+
+def _text(column: Sequence[str | None], lines: Sequence[int]) -> str | None:
+    for i in lines:
+        if column[i] is not None:
+            return column[i]
+    return None
 
 
 def _values(site: Site, board: BoardPage, record: RunRecord, probes: Sequence[Questions]) -> dict[str, Any]:
     curve = site.trajectories.get(record.run_id)
     shown = list(dict.fromkeys(c.metric for c in board.table.columns if c.metric in record.scores))
-    charts, data = _charts(record, curve) if curve is not None and len(curve.updates) else ([], None)
+    charts, data = _charts(record, curve) if curve is not None and len(curve.updates) else ([], {})
+    lines = site.relearning.get(record.run_id) if DIAGNOSTICS in record.rows else None
+    relearning, more = _relearning(record, lines) if lines else ([], {})
     return {
         "record": record,
         "board": board.board,
@@ -111,7 +127,8 @@ def _values(site: Site, board: BoardPage, record: RunRecord, probes: Sequence[Qu
         ),
         "status_text": STATUS_TEXT[record.status],
         "charts": charts,
-        "chart_data": data,
+        "relearning": relearning,
+        "chart_data": data_block("charts", data | more),
         "probes": [(q, q.rows[:FEW]) for q in probes],
         "count": sum(len(q.rows) for q in probes),
         "outdated": record.board_version != board.board.board_version,
@@ -144,7 +161,7 @@ def score_rows(record: RunRecord, metrics: Mapping[str, MetricInfo], names: Sequ
     return Markup("".join(out))
 
 
-def _charts(record: RunRecord, curve: Trajectory) -> tuple[list[tuple[str, Markup]], Markup]:
+def _charts(record: RunRecord, curve: Trajectory) -> tuple[list[tuple[str, Markup]], dict[str, Any]]:
     series = {name: [float(v) for v in values] for name, values in sorted(curve.values.items())}
     charts = []
     axes = {
@@ -164,4 +181,28 @@ def _charts(record: RunRecord, curve: Trajectory) -> tuple[list[tuple[str, Marku
         }
         for kind, x in axes.items()
     }  # fmt: skip
-    return kept, data_block("charts", found)
+    return kept, found
+
+
+RELEARNT = {"rows": {"forget.es": "", "forget.es.unseen": ", unseen"}, "questions": {"questions.es": ""}}
+"""Chart of relearning -> measures in it, and what is added to the line's name for each."""
+
+
+def _relearning(
+    record: RunRecord, lines: Sequence[tuple[str, str, int, float]]
+) -> tuple[list[tuple[str, Markup]], dict[str, Any]]:
+    """Extraction strength along relearning, of the run and of the retain model, on the rows and on questions."""
+    charts, data, kind = [], {}, "relearning steps"
+    for chart, measures in RELEARNT.items():
+        points: dict[str, dict[int, float]] = {}
+        for whose, measure, step, value in lines:
+            if measure in measures:
+                points.setdefault(whose + measures[measure], {})[step] = value
+        steps = sorted({step for found in points.values() for step in found})
+        series = {label: [found.get(step, math.nan) for step in steps] for label, found in points.items()}
+        name, title = f"chart-relearning-{chart}", f"Extraction strength on {chart} of {record.run_id}"
+        if drawn := line_chart(steps, series, title=title, x_label=kind, name=name):
+            charts.append((name, drawn))
+            found = {label: [list(point) for point in sorted(of.items())] for label, of in points.items()}
+            data[name] = {"kind": "lines", "x": kind, "y": f"extraction strength, {chart}", "lines": found}
+    return charts, data

@@ -106,6 +106,7 @@ class TofuTask:
     name = "tofu"
     version = 1
     rows_public = True
+    judged_probe = "forget_text"
 
     def __init__(
         self, source: Source, rows: TofuRows, supplies: Resources | None = None, extras: Extras | None = None
@@ -141,10 +142,15 @@ class TofuTask:
         """What a method asks for.
 
         Rows in the order of the forget rows, functions of the seed: `alternative_answers` have an I-don't-know answer
-        each; `random_labels` have another forget row's answer, every answer once. Texts: `idk_answers` is the pool,
-        `refusal_prompts` are questions that a model should refuse, `subjects` names whom the forget rows are about.
+        each (`refusals` are the same rows); `random_labels` have another forget row's answer, every answer once. Texts:
+        `idk_answers` is the pool, `refusal_prompts` are questions that a model should refuse, `subjects` names whom the
+        forget rows are about.
         """
         return self._supplies.get(name, case, seed)
+
+    def paraphrases(self, case: Case) -> dict[str, tuple[TextRow, ...]]:
+        """The forget questions in other words (column `paraphrased_question` of the perturbed split)."""
+        return {"paraphrase": self.rows.paraphrases}
 
     def judge(
         self, loaded: Any, probes: Sequence[Probe], answers: Mapping[str, Answer]

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from harness.fluency import clean_probability, own_fluency
-from harness.metrics import OPEN_UNLEARNING, composites, privacy, text, utility
+from harness.metrics import OPEN_UNLEARNING, composites, forgetting, privacy, text, utility
 from harness.metrics import memorization as mem
 from harness.metrics import metric_info as info
 from harness.tasks.tofu_composites import FLUENCIES, RULES
@@ -59,6 +59,7 @@ def _texts(f: str) -> Iterable[MetricInfo]:
     on, good = TITLE[f], "lower" if f == "forget" else "higher"
     for name, what in ROUGE.items():
         yield info(text.rouge, f"{f}.{name}", good, f"{what}, stemmed, of greedy answers on {on}.")
+    yield info(text.match, f"{f}.match", good, f"Share of greedy answers with the right one in them on {on}.")
     yield info(text.empty, f"{f}.empty", "none", f"Share of greedy answers without a word on {on}.")
     what = f"Share of greedy answers cut at the token limit on {on}."
     yield info(text.empty, f"{f}.hit_limit", "none", what, source="")
@@ -106,6 +107,9 @@ def _composites() -> Iterable[MetricInfo]:
         yield info(composites.ds_es, f"ds_es{variant}", "lower")
         for name in ("eq", "rq", "sbq"):
             yield info(getattr(composites, name), f"{name}{variant}", "higher")
+        yield info(composites.forget_floor, f"eq.floor{variant}", "higher")
+    what = "(1 - |dF|)(1 - |dR|)(1 - |dT|), d = share of matching greedy answers minus the retrained model's (ToW)."
+    yield info(forgetting.tow, "tow", "higher", what, roles=RETAIN)
     p = "KS p-value of the truth ratios against the retrained model's; comparable at equal n only."
     yield MetricInfo("forget_quality.p", "higher", 0.0, 1.0, "probability", p, None, RETAIN, KS)
     p = "log10 of the KS p-value, never below that of two separated samples of this size."
@@ -114,11 +118,19 @@ def _composites() -> Iterable[MetricInfo]:
     yield MetricInfo("forget_quality.d", "lower", 0.0, 1.0, "probability", p, None, RETAIN, KS)
 
 
+def _judged() -> Iterable[MetricInfo]:
+    yield info(composites.lbq, "lbq", "higher")
+    for grade, what in composites.GRADES.items():
+        what = f"Mean grade of a language model for the answers to the forget questions: {what}."
+        yield info(composites.lbq, f"lbq.{grade}", "higher", what)
+
+
 METRICS: tuple[MetricInfo, ...] = (
     *(column for f in TITLE for part in (_likelihoods, _truth_ratios, _texts) for column in part(f)),
     *_fluency(),
     *_membership(),
     *_composites(),
+    *_judged(),
 )
 """The columns that every TOFU board has."""
 

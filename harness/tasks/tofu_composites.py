@@ -1,4 +1,4 @@
-"""Numbers of TOFU that are made of other numbers: model utility, mem, util, agg, ds_es, eq, rq, sbq.
+"""Numbers of TOFU that are made of other numbers: model utility, mem, util, agg, ds_es, eq, eq.floor, rq, sbq.
 
 The plain ids take inputs by the published rules, `.corrected` ones take ours; `own_fluency` ones take our
 fluency classifier. What `util` is made of has one rule only, so it has no `.corrected` form.
@@ -31,6 +31,7 @@ def scores(out: Mapping[str, Score]) -> dict[str, Score]:
         made[f"mem{suffix}"] = composites.mem(*left)
         made[f"ds_es{suffix}"] = composites.ds_es(es, kept)
         erased = made[f"eq{suffix}"] = composites.eq(*left)
+        made[f"eq.floor{suffix}"] = composites.forget_floor(*left)
         useful = made[f"rq{suffix}"] = composites.rq(made["model_utility"].value, kept)
         made[f"sbq{suffix}"] = composites.sbq(erased.value, useful.value)
     for kind, fluency in FLUENCIES.items():

@@ -176,6 +176,7 @@ class TofuRows:
         sets: likelihood probe -> rows.
         groups: `forget`, `retain`, `real_authors`, `world_facts` -> one `Group` a question.
         holdout_missing: why there is no `holdout` in `sets`; empty when there is.
+        paraphrases: the forget questions in other words; empty where the data have no such column.
     """
 
     split: str
@@ -183,9 +184,10 @@ class TofuRows:
     sets: Mapping[str, tuple[TextRow, ...]]
     groups: Mapping[str, tuple[Group, ...]]
     holdout_missing: str = ""
+    paraphrases: tuple[TextRow, ...] = ()
 
     def hash(self) -> str:
-        """Content hash of all rows."""
+        """Content hash of all rows that the task's own numbers come from."""
         rows = {"forget": self.train[0], "retain train": self.train[1], **self.sets}
         return content_hash(
             {name: [(r.id, r.prompt, r.target) for r in part] for name, part in rows.items()}, 32
@@ -247,7 +249,8 @@ def load(source: Source, split: str, retain: str | None = None) -> TofuRows:
         _disjoint(split, forget, holdout, [row.prompt for row in outside], "")
         _disjoint(right_retain, kept, holdout, [row.prompt for row in outside], "")
         sets["holdout"] = outside
-    return TofuRows(split, (forget, kept), sets, groups, missing)
+    again = _paraphrases(f"{split}_perturbed", beside["forget"])
+    return TofuRows(split, (forget, kept), sets, groups, missing, again)
 
 
 def _read(source: Source, config: str, columns: Sequence[str]) -> list[Record]:
@@ -276,6 +279,15 @@ def _probe_rows(name: str, stem: str, records: Sequence[Record]) -> dict[str, tu
             TextRow(f"{stem}/{i}", r["question"], r["paraphrased_answer"]) for i, r in enumerate(records)
         )
     return rows
+
+
+def _paraphrases(stem: str, records: Sequence[Record]) -> tuple[TextRow, ...]:
+    """The questions in other words, with their answers, where every row has one."""
+    asked = [record.get("paraphrased_question") for record in records]
+    if not all(isinstance(text, str) and text.strip() for text in asked):
+        return ()
+    rows = zip(asked, records, strict=True)
+    return tuple(TextRow(f"{stem}/{i}/asked", str(q), r["answer"]) for i, (q, r) in enumerate(rows))
 
 
 def _same_questions(rows: Sequence[TextRow], records: Sequence[Record], split: str) -> None:

@@ -25,6 +25,7 @@ WRITTEN: dict[str, Callable[[list[str], list[str]], Values]] = {
     "rougeL_recall": lambda said, right: text.rouge(said, right),
     "rougeL_f1": lambda said, right: text.rouge(said, right, part="f1"),
     "rouge1_recall": lambda said, right: text.rouge(said, right, kind="rouge1"),
+    "match": lambda said, right: text.match(said, right),
     "empty": lambda said, right: text.empty(said),
     "own_fluency": lambda said, right: [own_fluency(x) for x in said],
 }

@@ -43,7 +43,7 @@ class Resources:
 
     def names(self) -> tuple[str, ...]:
         """What `get` can give for these rows."""
-        found = ["alternative_answers", "idk_answers"] if self._at["idk"] is not None else []
+        found = ["alternative_answers", "idk_answers", "refusals"] if self._at["idk"] is not None else []
         if self._at["refusal"] is not None:
             found.append("refusal_prompts")
         if self._subjects:
@@ -55,9 +55,8 @@ class Resources:
     def get(self, name: str, case: Case, seed: int) -> Any:
         """One resource; see `TofuTask.resource`."""
         if name not in self.names():
-            missing = {"alternative_answers": "idk", "idk_answers": "idk", "refusal_prompts": "refusal"}.get(
-                name
-            )
+            idk = ("alternative_answers", "idk_answers", "refusals")
+            missing = {**dict.fromkeys(idk, "idk"), "refusal_prompts": "refusal"}.get(name)
             todo = f"put {FILES[missing]} beside the data, or give the option {missing}" if missing else ""
             raise DataError(f"tofu supplies no {name!r} here", near(name, self.names()), todo)
         if name == "subjects":

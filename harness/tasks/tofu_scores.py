@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterable
 
-from harness.metrics import mean_score, memorization
+from harness.metrics import composites, forgetting, mean_score, memorization
 from harness.metrics.memorization import Values
 from harness.tasks import tofu_composites, tofu_privacy
 from harness.tasks.tofu_data import TofuRows
@@ -19,6 +19,9 @@ from harness.tasks.tofu_read import PARAPHRASED, WRITTEN, ByRow, Read
 from harness.types import Answers, Score
 
 OPTIONS = ("real_authors", "world_facts")
+LBQ = ("lbq", *(f"lbq.{grade}" for grade in composites.GRADES))
+NOT_JUDGED = "no judge was asked: give --judge openai:URL#MODEL"
+"""What `lbq` is without a judge; a judge's numbers replace it when the run is recorded."""
 AGGREGATE = {"forget": memorization.forget_truth_ratio}
 """How R becomes a score, where it is not `retain_truth_ratio`."""
 
@@ -50,7 +53,8 @@ def of(own: Read, other: Read | None, extras: Extras | None = None) -> dict[str,
         out |= _memorised(own, family)
     out |= _fluency(own, extras)
     out |= tofu_privacy.scores(own, other, extras)
-    return out | tofu_composites.scores(out)
+    out["tow"] = _tow(own, other)
+    return out | tofu_composites.scores(out) | dict.fromkeys(LBQ, Score(None, why=NOT_JUDGED))
 
 
 def _exp(losses: Iterable[float | None]) -> list[float | None]:
@@ -109,6 +113,25 @@ def _ratios(own: Read, family: str) -> dict[str, Score]:
         out["forget.truth_ratio.arithmetic"] = mean_score(_over(arithmetic, aggregate), why, shown=arithmetic)
         out["forget.truth_ratio.share"] = mean_score(_over(geometric, memorization.truth_share), why)
     return out
+
+
+def _tow(own: Read, other: Read | None) -> Score:
+    """ToW of greedy answers; real authors and world facts together are its test rows."""
+    if other is None:
+        return Score(None, why=own.no_reference)
+    families = {"forget": ("forget",), "retain": ("retain",), "test": OPTIONS}
+    shares: list[dict[str, float]] = []
+    count = 0
+    for read in (own, other):
+        share = {}
+        for name, parts in families.items():
+            found = [read.written(family, "match") for family in parts if family in read.families]
+            values = [v for part in found for v in (part or {}).values() if v is not None]
+            if not values or None in found:
+                return Score(None, why=own.lacks(*(f"{family}_text" for family in parts)))
+            share[name], count = sum(values) / len(values), count + len(values)
+        shares.append(share)
+    return Score(forgetting.tow(*shares), n=count // 2)
 
 
 TEXT_METRICS = tuple(name for name in WRITTEN if name != "own_fluency")
