@@ -77,7 +77,7 @@ def submit(
     ] = None,
 ) -> None:
     """Run methods on boards, record the results, and print the tables."""
-    from harness import preflight, stages, supervise
+    from harness import measures, preflight, stages, supervise
     from harness.generate import choice
     from harness.judge import ready as judge_ready
     from harness.plugins import parse_set, resolve_spec
@@ -120,7 +120,7 @@ def submit(
             label = f"[{k}/{len(plans)}] {spec.submission} {spec.case} seed {spec.seed}"
             if known is not None:
                 show.line(f"{label}: already recorded as {known.run_id} (--again runs it anew)")
-                known, did = stages.add_axes(session, r, spec, known)
+                known, did = measures.add_axes(session, r, spec, known)
                 if did:
                     show.line(f"{label}: {did}")
                 records.append(known)
@@ -249,9 +249,9 @@ def reference(
 ) -> None:
     """Answer a board's questions with its retain model, once; later runs use the cached answers."""
     from harness import preflight, supervise
+    from harness.asking import make_references
     from harness.generate import choice
     from harness.progress import progress
-    from harness.stages import make_references
 
     choice.check(generator)
     workspace = find_workspace()

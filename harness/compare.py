@@ -12,13 +12,13 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from harness import comparisons, preflight, stages
+from harness import comparisons, measures, preflight, stages
 from harness.compareplan import NAME, Request, Trial, derived, identity, plan
 from harness.comparisons import USABLE, Comparison, Measured, Pair, Rate, Slowest
 from harness.preflight import Ready
 from harness.runs import RunSpec
+from harness.session import Session, locked
 from harness.specs import Budget, Ledger, RunRecord, Selection
-from harness.stages import Session
 from harness.sweep import RETRIED, summary
 
 SAME_TIME = 0.01
@@ -56,7 +56,7 @@ class Runner:
         if self.found.complete and not self.lacking():
             return self.found
         folder = self.session.workspace.runs / self.found.base / "comparisons" / self.found.id
-        with stages.locked(folder):
+        with locked(folder):
             return self._run()
 
     def lacking(self) -> list[str]:
@@ -186,7 +186,7 @@ class Runner:
         for name in wanted:
             if getattr(seen, name) is not None:
                 continue
-            note = stages.measure(self.session, spec, folder, name)
+            note = measures.measure(self.session, spec, folder, name)
             changes |= {name: note["value"], f"{name}_why": note.get("why", "")}
             if name == "proxy" and "rows" in note:
                 changes |= {"proxy_rows": note["rows"], "proxy_rows_in_probes": note["rows_in_probes"]}

@@ -11,8 +11,8 @@ from harness.errors import InputError, SubmissionError, near
 from harness.plugins import Entry, optimizer_names, resolve_spec
 from harness.preflight import Ready
 from harness.runs import RunSpec
+from harness.session import Session
 from harness.specs import Board, Budget, content_hash
-from harness.stages import Session
 
 LR, NAME = "optimizer.lr", "optimizer.name"
 

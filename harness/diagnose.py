@@ -22,8 +22,9 @@ from harness.errors import InputError, near
 from harness.models import reads_text
 from harness.recordtables import DIAGNOSTICS
 from harness.runs import RunSpec, write_json
+from harness.session import PATIENT, Session, locked
 from harness.specs import Board, content_hash
-from harness.stages import PATIENT, Session, locked, rescore_run
+from harness.stages import rescore_run
 from harness.supervise import prepare, run_stage
 
 

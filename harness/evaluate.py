@@ -9,15 +9,15 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from harness import preflight, stages
+from harness import asking, measures, preflight
 from harness.answers import answers_of, read
 from harness.errors import InputError, ReferenceError_, RunError, near
 from harness.generate import choice
 from harness.preflight import Ready
 from harness.runs import RunSpec, cut_case, cut_probes, read_json
 from harness.scores import invalid, score_json, texts
+from harness.session import Session
 from harness.specs import Board, Budget, Template
-from harness.stages import Session
 from harness.types import Answers, Probe, Score
 
 FORMAT = 1
@@ -47,7 +47,7 @@ def evaluate(
     """Scores and rows of one model, in the shape of `--json`.
 
     Args:
-        session: see `stages.Session`; its `limit` cuts every set.
+        session: see `harness.session.Session`; its `limit` cuts every set.
         ready: the checked board.
         model: a folder, a hub id, or `mini:NAME`.
         case: needed when the board has several.
@@ -64,10 +64,10 @@ def evaluate(
     try:
         spec.write(folder)
         session.progress(f"{model}: answer", None)
-        outcome = stages.ask(spec, folder)
+        outcome = asking.ask(spec, folder)
         if not outcome.ok:
             raise RunError(f"the model gave no answers: {outcome.why}")
-        stages.grade(session, spec, folder)
+        measures.grade(session, spec, folder)
         return _report(session, ready, spec, folder, folders)
     finally:
         shutil.rmtree(folder, ignore_errors=True)
@@ -107,7 +107,7 @@ def _original(session: Session, ready: Ready, spec: RunSpec) -> dict[str, Path]:
     name = preflight.filled(ready.board, ready.board.models["original"], spec.case, spec.seed)
     path = preflight.path_of(name, session.workspace.roots)
     roles = spec.model_copy(update={"models": {**spec.models, "original": path}})
-    return {"original": stages.reference(session, ready, roles, "original")}
+    return {"original": asking.reference(session, ready, roles, "original")}
 
 
 def _retrained(session: Session, ready: Ready, spec: RunSpec, reference: str) -> dict[str, Path]:
@@ -121,7 +121,7 @@ def _retrained(session: Session, ready: Ready, spec: RunSpec, reference: str) ->
         return {"retain": _run_reference(found[0].parent, ready, spec, session)}
     path = preflight.path_of(reference, session.workspace.roots)
     roles = spec.model_copy(update={"models": {**spec.models, "retain": path}})
-    return {"retain": stages.reference(session, ready, roles, "retain")}
+    return {"retain": asking.reference(session, ready, roles, "retain")}
 
 
 def _run_reference(folder: Path, ready: Ready, spec: RunSpec, session: Session) -> Path:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import typer
 
 if TYPE_CHECKING:
-    from harness.stages import Session
+    from harness.session import Session
     from harness.store import Store
     from harness.workspace import Workspace
 
@@ -31,7 +31,7 @@ def open_store(workspace: Workspace) -> Store:
 
 def open_session(workspace: Workspace, **options: Any) -> Session:
     """One invocation; see `stages.Session`."""
-    from harness.stages import Session
+    from harness.session import Session
 
     return Session(workspace, open_store(workspace), **options)
 

@@ -6,66 +6,32 @@ with the budget it had already spent. A failure is a record with a reason, never
 
 from __future__ import annotations
 
-import contextlib
 import dataclasses
 import datetime
-import fcntl
 import itertools
 import re
 import shutil
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
 from harness import chains, models, preflight
 from harness import judge as judging
-from harness.errors import InputError, ReferenceError_, RunError, near
+from harness.asking import ask, references, refuse_same
+from harness.errors import InputError, RunError, near
 from harness.generate import choice
+from harness.measures import axes_of, grade, measure, measure_axes
 from harness.plugins import Entry
 from harness.preflight import Ready
 from harness.recording import make_record, save_record
-from harness.robustness import report
 from harness.runs import RunSpec, Source, done, mark_done, read_json, write_json
-from harness.specs import Board, Robustness, RunRecord, content_hash
-from harness.store import Store
+from harness.session import PATIENT, UNUSABLE, Session, locked
+from harness.specs import Board, RunRecord, content_hash
 from harness.supervise import Limits, Outcome, run_stage
-from harness.workspace import Workspace
 
-PATIENT = Limits(hang_s=24 * 3600.0)
-"""Of stages that answer and score: they say nothing while they work."""
 CALIBRATION_STEPS, DRIFT_STEPS = 12, 6
 POINTS = tuple(k / 10 for k in range(1, 11))
-UNUSABLE = ("failed", "timeout", "invalid")
-"""Statuses of runs that have no scores to use."""
-
-Progress = Callable[..., None]
-"""Called with a text, a clock's state or None, and the budget where there is one; see `harness.progress.Show`."""
-
-
-@dataclass
-class Session:
-    """One invocation: the workspace, the store, and what is worked out once and shared by its runs."""
-
-    workspace: Workspace
-    store: Store
-    progress: Progress = lambda _text, _state, _budget=None: None
-    limit: int | None = None
-    trajectory: bool = False
-    again: bool = False
-    keep_model: bool | None = None
-    generator: str = "hf"
-    robustness: str | None = None
-    judge: str = ""
-    hashes: dict[str, str] = field(default_factory=dict)
-    steps: dict[str, float] = field(default_factory=dict)
-
-    def model_hash(self, path: str) -> str:
-        """Content hash of a model, worked out once."""
-        if path not in self.hashes:
-            self.hashes[path] = models.weights_hash(path)
-        return self.hashes[path]
 
 
 def plan_runs(session: Session, ready: Ready, entry: Entry, seeds: Sequence[int]) -> list[RunSpec]:
@@ -140,22 +106,6 @@ def records_of(session: Session, board: str, run: str) -> list[RunRecord]:
     """All records of a planned run and its repetitions, in the order of their run ids."""
     pattern = re.compile(re.escape(run) + r"(-r\d+)?")
     return [r for r in session.store.load_records(board) if pattern.fullmatch(r.run_id)]
-
-
-@contextlib.contextmanager
-def locked(folder: Path) -> Iterator[None]:
-    """One process a run: a second one is told at once."""
-    folder.mkdir(parents=True, exist_ok=True)
-    with (folder / "lock").open("w") as file:
-        try:
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            raise InputError(
-                f"run {folder.name} is in progress in another process",
-                "",
-                "wait for it, or use --again for a new run",
-            ) from None
-        yield
 
 
 def execute(session: Session, ready: Ready, spec: RunSpec, measures: Sequence[str] = ()) -> RunRecord:
@@ -375,163 +325,6 @@ def judge(session: Session, spec: RunSpec, folder: Path) -> Outcome:
     session.progress(f"{label}: score", None)
     outcome = run_stage("harness.worker:score", folder, limits=PATIENT)
     return outcome if outcome.ok else Outcome("died", f"stage score: {outcome.why}")
-
-
-def measure(
-    session: Session, spec: RunSpec, folder: Path, name: str, settings: Mapping[str, Any] | None = None
-) -> dict[str, Any]:
-    """`proxy`, `jsd` or a robustness axis of a run's weights, off the clock: what its stage left in `<name>.json`.
-
-    It is made once for the same weights and settings. A stage that fails leaves no value and says why.
-    """
-    from harness.answers import code_version
-
-    note = folder / f"{name}.json"
-    if not (folder / "model").exists():
-        return read_json(note) if note.exists() else {"value": None, "why": report.NOT_KEPT}
-    told = [] if settings is None else [settings, report.code_hash()]
-    key = content_hash([spec.input_hash(), models.weights_hash(str(folder / "model")), code_version(), *told])
-    if not done(folder, name, key) or not note.exists():
-        if settings is not None:
-            request = {"settings": settings, "cache": str(session.workspace.build / "references")}
-            write_json(folder / f"{name}.request.json", request)
-        session.progress(f"{spec.submission} {spec.case} seed {spec.seed}: {name}", None)
-        outcome = run_stage(f"harness.worker:{name}", folder, limits=PATIENT)
-        if not outcome.ok:
-            (folder / f"{name}.done").unlink(missing_ok=True)
-            return {"value": None, "why": f"stage {name}: {outcome.why}"}
-        mark_done(folder, name, key)
-    return read_json(note)
-
-
-def axes_of(session: Session, ready: Ready) -> Robustness:
-    """The robustness axes that are wanted of a board's runs; none where its rows are no texts."""
-    wanted = report.asked(ready.board, session.robustness)
-    return wanted if wanted.axes and ready.text else Robustness()
-
-
-def measure_axes(session: Session, spec: RunSpec, folder: Path, wanted: Robustness) -> None:
-    """Measure axes of a run whose weights are there; one that fails is null, with the reason."""
-    for name, settings in wanted.axes.items():
-        told = measure(session, spec, folder, name, settings.model_dump(mode="json"))
-        if "scores" not in told:
-            write_json(folder / f"{name}.json", report.lacking(name, settings, told["why"]))
-
-
-def add_axes(session: Session, ready: Ready, spec: RunSpec, record: RunRecord) -> tuple[RunRecord, str]:
-    """A recorded run with the axes that it lacks, measured on its weights without training again; and what was done.
-
-    Where the weights were not kept, the scores are null and say what to do.
-    """
-    wanted = report.missing(record, axes_of(session, ready))
-    if not wanted.axes or record.status in UNUSABLE:
-        return record, ""
-    folder = session.workspace.runs / record.board / record.run_id
-    spec, lines = spec.model_copy(update={"run_id": record.run_id}), None
-    if (folder / "model").exists() and (folder / "run.json").exists():
-        with locked(folder):
-            measure_axes(session, spec, folder, wanted)
-            found = {axis: note for axis, note in report.notes(folder).items() if axis in wanted.axes}
-        lines, did = report.read_lines(folder), f"measured {', '.join(wanted.axes)}"
-    else:
-        named = {axis: s for axis, s in wanted.axes.items() if axis not in record.env.get(report.KEY, {})}
-        why = f"{report.NOT_KEPT}: submit it with --again and --robustness {','.join(wanted.axes)}"
-        found = {axis: report.lacking(axis, s, why) for axis, s in named.items()}
-        did = f"{', '.join(wanted.axes)} cannot be measured: {why}"
-    fresh = report.added(record, found)
-    if fresh == record:
-        return record, "" if lines is not None else did
-    if (session.workspace.leaderboards[0] / record.board / "results" / f"{record.run_id}.json").exists():
-        fresh = session.store.write_record(fresh, diagnostics=lines, replace=True)
-        if (folder / "record.json").exists():
-            write_json(folder / "record.json", fresh.model_dump(mode="json"))
-    return fresh, did
-
-
-def grade(session: Session, spec: RunSpec, folder: Path) -> None:
-    """The `lbq` stage, where a judge is wanted: lbq.json has the grades, or why there are none."""
-    if not session.judge or not (folder / "answers").is_dir():
-        return
-    url, model = judging.parse(session.judge)
-    cache = session.workspace.build / "judge"
-    write_json(folder / "judge.json", {"url": url, "model": model, "cache": str(cache)})
-    session.progress(f"{spec.submission} {spec.case} seed {spec.seed}: judge", None)
-    outcome = run_stage("harness.worker:lbq", folder, limits=PATIENT)
-    if not outcome.ok:
-        write_json(folder / "lbq.json", judging.failed(outcome.why))
-
-
-def ask(spec: RunSpec, folder: Path) -> Outcome:
-    """The answers of a model: the texts first where the generator has a process of its own, then everything else."""
-    for stage in ("answer",) if spec.generator == "hf" else ("write", "answer"):
-        outcome = run_stage(f"harness.worker:{stage}", folder, limits=PATIENT)
-        if not outcome.ok:
-            return outcome
-    return Outcome("ok")
-
-
-def references(session: Session, ready: Ready, spec: RunSpec) -> dict[str, str]:
-    """Folders with the answers of the model roles that the task's metrics need, made where they are not cached."""
-    return {role: str(reference(session, ready, spec, role)) for role in ready.reference_roles}
-
-
-def reference(session: Session, ready: Ready, spec: RunSpec, role: str) -> Path:
-    """The answers of one role, cached by the hash of everything they depend on."""
-    path, weights = spec.models[role], session.model_hash(spec.models[role])
-    refuse_same(
-        spec.board.name,
-        role,
-        {f"model.{role}": weights, "model.target": session.model_hash(spec.models["target"])},
-    )
-    key = preflight.reference_key(ready, spec.case, spec.seed, weights, spec.limit, spec.generator_kind)
-    folder = session.workspace.build / "references" / key
-    if not done(folder, "answer", key):
-        session.progress(f"{spec.board.name} {spec.case}: answers of the {role} model", None)
-        with locked(folder):
-            spec.model_copy(update={"models": {"target": path}, "points": (), "references": {}}).write(folder)
-            outcome = ask(spec, folder)
-            if not outcome.ok:
-                raise RunError(f"the {role} model of board {spec.board.name} gave no answers: {outcome.why}")
-            mark_done(folder, "answer", key)
-    return folder
-
-
-def refuse_same(board: str, role: str, hashes: Mapping[str, str]) -> None:
-    """A reference that is the model itself makes every comparison perfect: refuse it.
-
-    The original is what a method starts from: its answers are the base of a gain, and it may be the target itself.
-    """
-    if role != "original" and hashes[f"model.{role}"] == hashes["model.target"]:
-        raise ReferenceError_(
-            f"role {role} of board {board} has the same weights as the target", f"both are {hashes['model.target']}",
-            f"give a {role} model that was made without the forget rows",
-        )  # fmt: skip
-
-
-def make_references(session: Session, ready: Ready) -> list[str]:
-    """Answers of every model role that the board's metrics need; one line each says where they are."""
-    needed = {role for metric in ready.metrics.values() for role in metric.roles}
-    missing = sorted(needed - set(ready.board.models))
-    lines = [f"role {role}: the board names no such model; metrics that need it are null" for role in missing]
-    if not needed:
-        lines.append(f"no metric of board {ready.board.name} needs a reference")
-    for seed in ready.board.seeds:
-        for case in ready.cases():
-            spec = reference_spec(session, ready, case, seed)
-            for role, folder in references(session, ready, spec).items():
-                lines.append(f"role {role}, {case}, seed {seed}: {folder.rpartition('/')[2]}")
-    return lines
-
-
-def reference_spec(session: Session, ready: Ready, case: str, seed: int) -> RunSpec:
-    """What is asked of a reference model."""
-    paths = ready.models(case, seed, session.workspace.roots)
-    choice.check_models(session.generator, paths.values())
-    return RunSpec(
-        run_id="reference", board=ready.board, entry="reference", submission="reference", case=case, seed=seed,
-        updates=1, data=ready.data, models=paths, limit=session.limit, generator=session.generator,
-        threads=preflight.threads(),
-    )  # fmt: skip
 
 
 def rescore_run(session: Session, run: str, ready_of: Callable[[Board], Ready]) -> RunRecord:

@@ -21,8 +21,8 @@ from harness.plugins import Entry, parse_set, resolve_spec
 from harness.preflight import Ready
 from harness.rank import cell_of, column_of
 from harness.runs import RunSpec
+from harness.session import Session
 from harness.specs import RANKED_STATUSES, RunRecord
-from harness.stages import Session
 
 RETRIED = ("failed", "timeout")
 

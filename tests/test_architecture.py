@@ -85,6 +85,9 @@ LEVELS = [
     },
     {"loop", "edits", "select", "store", "curves", "markup", "charts", "site"},
     {
+        "session",
+        "asking",
+        "measures",
         "worker",
         "recording",
         "pages",
@@ -208,6 +211,9 @@ def test_only_the_store_speaks_sql() -> None:
 def test_only_the_stages_know_no_task_by_name() -> None:
     for name in (
         "stages",
+        "session",
+        "asking",
+        "measures",
         "worker",
         "loop",
         "job",

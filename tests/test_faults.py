@@ -23,6 +23,7 @@ from tiny_logs import tofu_log
 from tiny_text import CHAT, NO_SYSTEM, random_llama, word_tokenizer
 
 from harness import scoring
+from harness.asking import refuse_same
 from harness.batches import deal
 from harness.clock import Allowance, Clock
 from harness.errors import DataError, ReferenceError_
@@ -37,7 +38,6 @@ from harness.models import LoadedModel, weights_hash
 from harness.rank import gain
 from harness.scores import invalid
 from harness.specs import Batching, OptimizerSpec, Template
-from harness.stages import refuse_same
 from harness.tasks.tofu_columns import METRICS
 from harness.text import Encoder
 from harness.types import Answers, ClassAnswers, LikelihoodAnswers, TextRow, TokenScores

@@ -13,10 +13,11 @@ import pytest
 from conftest import Ran
 from test_robustness import a_board
 
-from harness import stages
+from harness import measures
 from harness.pages.runs import _relearning
 from harness.robustness import report
 from harness.runs import RunSpec, read_json
+from harness.session import Session
 from harness.sitecontent import collect
 from harness.specs import Quantise, Relearn, Robustness, RunRecord
 from harness.store import Store
@@ -42,13 +43,13 @@ updates = 2
 TABLE = "[robustness.relearn]\nsteps = 2\nevery = 1\nlr = 1e-3\nshare = 0.5\n"
 
 
-def a_run(tmp_path: Path) -> tuple[stages.Session, RunSpec, Path]:
+def a_run(tmp_path: Path) -> tuple[Session, RunSpec, Path]:
     folder = tmp_path / "runs" / "b" / "r"
     (folder / "model").mkdir(parents=True)
     (folder / "model" / "config.json").write_text("{}")
     workspace: Any = Workspace(root=tmp_path)
     spec = RunSpec(run_id="r", board=a_board(), entry="e", submission="s", case="c", seed=0)
-    return stages.Session(workspace, SimpleNamespace()), spec, folder  # type: ignore[arg-type]
+    return Session(workspace, SimpleNamespace()), spec, folder  # type: ignore[arg-type]
 
 
 def test_an_axis_is_measured_once_for_its_settings_and_one_that_dies_is_null(
@@ -66,15 +67,15 @@ def test_an_axis_is_measured_once_for_its_settings_and_one_that_dies_is_null(
         report.write_note(place, axis, settings, {}, {"lr": settings.lr})
         return Outcome("ok")
 
-    monkeypatch.setattr(stages, "run_stage", stage)
+    monkeypatch.setattr(measures, "run_stage", stage)
     both = Robustness(relearn=Relearn(lr=1e-4), quantise=Quantise(bits=(8,)))
-    stages.measure_axes(session, spec, folder, both)
-    stages.measure_axes(session, spec, folder, both)
+    measures.measure_axes(session, spec, folder, both)
+    measures.measure_axes(session, spec, folder, both)
     assert asked == ["relearn", "quantise", "quantise"]  # what failed is tried again
     found = report.scores(report.notes(folder))
     assert found["quantise.int8.forget.es"].why == "stage quantise: no memory"
     assert all(s.value is None for name, s in found.items() if name.startswith("quantise"))
-    stages.measure_axes(session, spec, folder, Robustness(relearn=Relearn(lr=1e-3)))
+    measures.measure_axes(session, spec, folder, Robustness(relearn=Relearn(lr=1e-3)))
     assert asked[-1] == "relearn" and report.notes(folder)["relearn"]["facts"] == {"lr": 1e-3}
 
 
@@ -82,8 +83,8 @@ def test_array_boards_have_no_axes(tmp_path: Path) -> None:
     session, _, _ = a_run(tmp_path)
     session.robustness = "all"
     texts, arrays = (SimpleNamespace(board=a_board(), text=text) for text in (True, False))
-    assert len(stages.axes_of(session, texts).axes) == 3  # type: ignore[arg-type]
-    assert stages.axes_of(session, arrays) == Robustness()  # type: ignore[arg-type]
+    assert len(measures.axes_of(session, texts).axes) == 3  # type: ignore[arg-type]
+    assert measures.axes_of(session, arrays) == Robustness()  # type: ignore[arg-type]
 
 
 @pytest.mark.slow
