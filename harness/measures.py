@@ -1,4 +1,4 @@
-"""What is measured of a run beside its score, off the clock: proxy and divergence, robustness axes, grades by a judge."""
+"""What is measured of a run beside its score, off the clock: proxy, divergence, robustness axes, a judge's grades."""
 
 from __future__ import annotations
 

@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from harness import models
+from harness.errors import InputError
 from harness.store import Store
 from harness.supervise import Limits
 from harness.workspace import Workspace
