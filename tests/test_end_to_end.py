@@ -176,7 +176,7 @@ def test_the_default_board_is_printed_and_settable(uharness: Command, workspace:
     assert uharness("board", "default").out.strip() == "bma-mini"
     assert uharness("board", "default", "tiny").code == 0
     assert uharness("board", "default").out.strip() == "tiny"
-    assert "* tiny" in uharness("board", "list").out
+    assert re.search(r"^\* +tiny ", uharness("board", "list").out, re.MULTILINE)
     ran = uharness("submit", "no_op")
     assert "board: tiny" in ran.err
     assert ran.code == 0

@@ -56,8 +56,8 @@ def codes(weight: Tensor, bits: int, group: int | None = None) -> tuple[Tensor, 
 def rounded(weight: Tensor, bits: int, group: int | None = None) -> Tensor:
     """The weight that `codes` stand for, in the weight's own shape and type.
 
-    >>> rounded(torch.tensor([[127.0, 1.4, -0.5]]), 8).tolist()
-    [[127.0, 1.0, -0.0]]
+    >>> rounded(torch.tensor([[127.0, 1.4, 0.4]]), 8).tolist()
+    [[127.0, 1.0, 0.0]]
     """
     numbers, scale = codes(weight, bits, group)
     return (numbers.float() * scale).flatten(1)[:, : weight.shape[1]].to(weight.dtype)
