@@ -18,7 +18,7 @@ $(VENV)/ready: pyproject.toml constraints.txt
 	touch $@
 
 demo: install
-	$(BIN)/uharness submit no_op retrain random_label dpo max_entropy grad_ascent --board bma-mini
+	$(BIN)/uharness submit no_op retrain random_label dpo max_entropy grad_ascent --board bma-mini --seed 17 --again
 	$(BIN)/uharness site build
 
 test: lint types unit
