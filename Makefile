@@ -31,7 +31,7 @@ types: install
 	$(BIN)/pyright --pythonpath $(BIN)/python
 
 unit: install
-	$(BIN)/pytest -q -m "not vllm"
+	$(BIN)/pytest -q -n 2 --dist loadfile -m "not vllm"
 
 # an environment of its own: one of vLLM's requirements wants an older NumPy than ours, and what it brings for
 # images and sound was built for another torch and breaks `import vllm`

@@ -12,7 +12,7 @@ import typer
 from harness import cli_compare, cli_diagnose
 from harness.cli_groups import GROUPS
 from harness.errors import InputError, UharnessError
-from harness.shell import find_workspace, open_session, open_store, print_json, print_table, say
+from harness.shell import check_files, find_workspace, open_session, open_store, print_json, print_table, say
 
 app = typer.Typer(
     name="uharness", no_args_is_help=True, add_completion=False, pretty_exceptions_enable=False,
@@ -171,6 +171,7 @@ def evaluate(
 
     if bool(board) == bool(task):
         raise InputError("evaluate needs either --board or --task", "", "give exactly one of them")
+    check_files(json)
     choice.check(generator)
     workspace = find_workspace()
     template = Template(system=system or None, date=date)
@@ -217,6 +218,7 @@ def import_(
     from harness.recordtables import rows_table
     from harness.runs import write_json
 
+    check_files(json)
     made = importing.import_log(Path(log), Path(reference) if reference else None)
     split = ""
     if board:

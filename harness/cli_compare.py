@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from harness.errors import InputError
-from harness.shell import find_workspace, open_session
+from harness.shell import check_files, find_workspace, open_session
 
 BoardsOption = Annotated[
     list[str] | None,
@@ -73,6 +73,7 @@ def sweep(
     from harness.progress import progress
 
     check_format(format)
+    check_files(out)
     choice.check(generator, trains=True)
     workspace = find_workspace()
     points, overrides = sweeping.parse_grid(grid or []), parse_set(set_ or [])

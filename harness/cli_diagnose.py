@@ -10,7 +10,7 @@ from typing import Annotated, Any
 import typer
 
 from harness.errors import InputError
-from harness.shell import find_workspace, open_session, print_json, say
+from harness.shell import check_files, find_workspace, open_session, print_json, say
 
 
 def register(app: typer.Typer) -> None:
@@ -72,6 +72,7 @@ def diagnose(
     kinds = [w.strip() for w in what.split(",") if w.strip()] + ["ablation"] * ablate
     if kinds and not runs:
         raise InputError("--what and --ablate are about runs", "", "leave them out, or name runs")
+    check_files(json, csv)
     workspace = find_workspace()
     with progress() as show:
         session = open_session(workspace, progress=show)

@@ -9,9 +9,9 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from harness import asking, measures, preflight
+from harness import asking, measures, models, preflight
 from harness.answers import answers_of, read
-from harness.errors import InputError, ReferenceError_, RunError, near
+from harness.errors import InputError, ModelError, ReferenceError_, RunError, near
 from harness.generate import choice
 from harness.preflight import Ready
 from harness.runs import RunSpec, cut_case, cut_probes, read_json
@@ -56,6 +56,13 @@ def evaluate(
             retain model by default.
     """
     path = preflight.path_of(model, session.workspace.roots)
+    if models.reads_text(path) != ready.text:
+        kinds = {True: "texts", False: "arrays"}
+        raise ModelError(
+            f"model {model!r} reads {kinds[not ready.text]}",
+            f"the rows of task {ready.task.name} are {kinds[ready.text]}",
+            "give a model of these rows",
+        )
     choice.check_models(session.generator, [path])
     case, seed = _case_of(ready, case), seed if seed is not None else ready.board.seeds[0]
     spec = _spec(session, ready, path, case, seed)

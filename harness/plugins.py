@@ -291,9 +291,21 @@ def resolve(
     )
     settled = dataclasses.replace(submission, method=method, optimizer=optimizer, lora=lora)
     config = settings_of(settled)
+    for key, value in config.items():
+        if not _finite(value):
+            raise SubmissionError(f"{loaded.name}: {key}={value!r} is not finite", "", f"give {key} a number")
     if base is not None:
         config |= {f"base.{k}": v for k, v in base.config.items()}
     return Entry(loaded, base, method, optimizer, _plain(config), dict(overrides), lora)
+
+
+def _finite(value: Any) -> bool:
+    """Whether a setting holds neither NaN nor infinity."""
+    try:
+        json.dumps(value, default=str, allow_nan=False)
+    except ValueError:
+        return False
+    return True
 
 
 def _under(values: Mapping[str, Any], prefix: str) -> dict[str, Any]:
@@ -369,6 +381,11 @@ def resolve_spec(
     own = {k: v for k, v in overrides.items() if not k.startswith("base.")}
     inner = {k.removeprefix("base."): v for k, v in overrides.items() if k.startswith("base.")}
     base = resolve_spec(second, folders, settings, inner)
+    if base.base is not None:
+        raise SubmissionError(
+            f"{first} cannot select among the runs of a selector, {base.loaded.name}", "",
+            f"write {first}:{base.base.loaded.name}",
+        )  # fmt: skip
     entry = resolve(loaded, settings.get(loaded.name, {}), own, base)
     return dataclasses.replace(entry, overrides=dict(overrides))
 

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import typer
+
+from harness.errors import InputError
 
 if TYPE_CHECKING:
     from harness.session import Session
@@ -34,6 +37,15 @@ def open_session(workspace: Workspace, **options: Any) -> Session:
     from harness.session import Session
 
     return Session(workspace, open_store(workspace), **options)
+
+
+def check_files(*places: str) -> None:
+    """Refuse, before anything is computed, files to write that have no folder; empty and `-` are no files."""
+    for place in places:
+        if place not in ("", "-") and not Path(place).absolute().parent.is_dir():
+            raise InputError(f"the folder of {place!r} does not exist", "", "make it, or name another file")
+        if place not in ("", "-") and Path(place).is_dir():
+            raise InputError(f"{place!r} is a folder", "", "name a file in it")
 
 
 def say(text: str) -> None:

@@ -227,6 +227,31 @@ def test_evaluate_needs_a_board_or_a_task(uharness: Command, workspace: Path) ->
     refused(uharness("evaluate", "mini:bma/M4", "--board", "bma-mini"), "several cases", "M1, M4, M16, M64")
 
 
+def test_evaluate_needs_a_model_of_the_boards_rows(uharness: Command, workspace: Path) -> None:
+    refused(
+        uharness("evaluate", "mini:base", "--board", "tiny"),
+        "'mini:base' reads texts; the rows of task bma are arrays",
+    )
+    digits = ("--board", "digits-mini", "--case", "class")
+    refused(uharness("evaluate", "mini:base", *digits), "the rows of task images are arrays")
+    refused(uharness("evaluate", "mini:bma/M1", "--board", "tofu-mini"), "'mini:bma/M1' reads arrays")
+
+
+@pytest.mark.parametrize(
+    "given",
+    [
+        ("evaluate", "mini:base", "--board", "tiny", "--json"),
+        ("diagnose", "some", "--json"),
+        ("diagnose", "some", "--csv"),
+        ("import", "log.json", "--json"),
+        ("sweep", "no_op", "--board", "tiny", "--out"),
+    ],
+)
+def test_a_file_that_cannot_be_written(uharness: Command, workspace: Path, given: tuple[str, ...]) -> None:
+    refused(uharness(*given, "no/out"), "the folder of 'no/out' does not exist")
+    refused(uharness(*given, "leaderboards"), "'leaderboards' is a folder")
+
+
 def test_nothing_was_written(uharness: Command, workspace: Path) -> None:
     uharness("submit", "grad_dif", "--board", "tiny")
     assert not (workspace / "runs").exists()

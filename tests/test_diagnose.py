@@ -161,6 +161,7 @@ def test_what_cannot_be_diagnosed_is_one_line(uharness: Command, workspace: Path
         ((kept, "--matrices", "("), "is no regular expression"),
         ((kept, "--matrices", "mlp_inn"), "fits no matrix"),
         ((kept, "--texts"), "has no points along its way"),
+        ((kept, "--ablate"), "has no ablate(job, rows)"),
         ((kept, kept), "named twice"),
         ((kept, "--metric", "forget.p"), "belong to --power-sweep"),
         ((), "needs runs, or --power-sweep"),

@@ -8,6 +8,8 @@ import json
 from pathlib import Path
 
 import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 import torch
 from tiny_images import REQUESTS, digits, hub_folder, image_job, model
@@ -173,6 +175,32 @@ def test_a_folder_in_the_hubs_shape(tmp_path):
         images_data.load(str(folder), Columns(image="img", label="fine_label", test="valid"))
 
 
+@pytest.mark.parametrize(
+    ("values", "labels", "said"),
+    [
+        ([b"no image"], [0], "'image' has a value that is no image; UnidentifiedImageError"),
+        ([b""], [0], "'image' has a value that is no image"),
+        ([None], [0], "'image' has a value that is no image"),
+        ([b"x"], ["a"], "1 labels such as 'a'"),
+        ([b"x"], [None], "1 labels such as None"),
+        ([b"x"], [0.5], "1 labels such as 0.5"),
+        (1, [0], "'image' holds no images"),
+    ],
+)
+def test_columns_of_other_things_are_refused(tmp_path, values, labels, said):
+    pytest.importorskip("PIL")
+    column = [values] if values == 1 else [v if v is None else {"bytes": v, "path": None} for v in values]
+    bytes_or_path = pa.struct([("bytes", pa.binary()), ("path", pa.string())])
+    table = pa.table(
+        {"image": pa.array(column, pa.int64() if values == 1 else bytes_or_path), "label": labels}
+    )
+    for split in ("train", "test"):
+        pq.write_table(table, tmp_path / f"{split}-00000-of-00001.parquet")
+    with pytest.raises(DataError) as caught:
+        images_data.load(str(tmp_path), Columns())
+    assert said in str(caught.value) and "\n" not in str(caught.value)
+
+
 def test_offline_the_hub_gives_one_line():
     with pytest.raises(DataError, match="cannot be read") as caught:
         images_data.load("uoft-cs/cifar100", Columns())
@@ -190,7 +218,11 @@ def test_arrays_that_do_not_fit_are_refused(tmp_path):
     }
     for change, said in (
         ({"train_labels": y[:3]}, "4 images"), ({"test_labels": y + 1}, "labels 1 to 4"),
-        ({"train_images": x.astype(float)}, "float64"),
+        ({"train_images": x.astype(float)}, "float64"), ({"train_labels": y + 0.5}, r"labels \(4,\) \(float64\)"),
+        ({"train_labels": np.array(list("abcd"))}, "whole numbers"), ({"train_images": x.reshape(4, 25)}, r"\(4, 25\)"),
+        ({"test_labels": y[:, None]}, r"labels \(4, 1\)"), ({"names": np.array("a")}, r"names \(\)"),
+        ({"test_images": x[:, :4]}, r"\(1, 5, 5\) and test images \(1, 4, 5\)"),
+        ({"names": np.array(["a", None], dtype=object)}, "cannot be read; Object arrays"),
     ):  # fmt: skip
         np.savez(tmp_path / "images.npz", **good | change)
         with pytest.raises(DataError, match=said):
@@ -198,6 +230,12 @@ def test_arrays_that_do_not_fit_are_refused(tmp_path):
     np.savez(tmp_path / "images.npz", **{k: v for k, v in good.items() if k != "names"})
     with pytest.raises(DataError, match="has no names"):
         images_data.load(str(tmp_path), Columns())
+    whole = (tmp_path / "images.npz").read_bytes()
+    for content in (b"", b"no arrays", whole[: len(whole) // 2]):
+        (tmp_path / "images.npz").write_bytes(content)
+        with pytest.raises(DataError, match=r"cannot be read; .*savez") as caught:
+            images_data.load(str(tmp_path), Columns())
+        assert "\n" not in str(caught.value)
     colour = np.zeros((4, 5, 6, 3), np.uint8)
     np.savez(tmp_path / "images.npz", **good | {"train_images": colour, "test_images": colour})
     assert images_data.load(str(tmp_path), Columns()).train.pixels.shape == (4, 3, 5, 6)

@@ -137,6 +137,9 @@ def test_a_file_that_is_no_json_is_named(tmp_path):
     (tmp_path / "raw_forget.json").write_text('{"text": ')
     with pytest.raises(DataError, match=r"raw_forget\.json is not JSON"):
         build(tmp_path)
+    (tmp_path / "raw_forget.json").write_bytes('["Ein Café"]'.encode("latin-1"))
+    with pytest.raises(DataError, match=r"raw_forget\.json is not UTF-8; byte 9 is 0xe9"):
+        build(tmp_path)
 
 
 def test_offline_is_one_line(monkeypatch, tmp_path):

@@ -106,11 +106,21 @@ def test_settings_go_defaults_board_set() -> None:
         ("alpha=much", r"alpha='much' is not a float"),
         ("optimizer.lr=-1", r"optimizer\.lr=-1: Input should be greater than 0"),
         ("optimizer.rate=1", r"no setting 'optimizer\.rate'"),
+        ("alpha=NaN", r"alpha=nan is not finite"),
+        ("alpha=-inf", r"alpha=-inf is not finite"),
+        ("optimizer.lr=Infinity", r"optimizer\.lr=inf is not finite"),
     ],
 )
 def test_a_bad_setting_is_named(pair: str, says: str) -> None:
     with pytest.raises(SubmissionError, match=says):
         resolve(load_submission("grad_diff", FOLDERS), {}, parse_set([pair]))
+
+
+def test_a_selector_chooses_among_runs_of_a_method() -> None:
+    with pytest.raises(SubmissionError, match=r"runs of a selector, best_of; write uniform_soup:grad_diff"):
+        resolve_spec("uniform_soup:best_of:grad_diff", FOLDERS, {}, {})
+    with pytest.raises(SubmissionError, match=r"best_of: each=.*nan.* is not finite"):
+        resolve_spec("best_of:grad_diff", FOLDERS, {}, parse_set(['each=[{"alpha": NaN}]']))
 
 
 @pytest.mark.parametrize("pair", ["alpha", "=3"])

@@ -188,6 +188,17 @@ def test_a_wrong_column_names_its_file(
     assert says in str(error.value) and f"All/{file}.json" in str(error.value)
 
 
+def test_another_encoding_is_one_line_and_a_byte_order_mark_is_none(tmp_path: Path) -> None:
+    folder = copy(tmp_path)
+    path, wanted = folder / "All/forget_level1.json", build(folder).data_hash()
+    good = path.read_text(encoding="utf-8")
+    path.write_bytes(b"\xef\xbb\xbf" + good.encode())
+    assert build(folder).data_hash() == wanted
+    path.write_bytes(b"\xe9" + good.encode())
+    with pytest.raises(DataError, match=r"forget_level1\.json is not UTF-8; byte 0 is 0xe9"):
+        build(folder)
+
+
 def test_blank_questions_of_the_refusal_corpus_are_left_out(tmp_path: Path) -> None:
     folder = copy(tmp_path)
     edit(folder / "All/reject.json", {"instruction": " "})

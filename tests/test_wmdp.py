@@ -192,6 +192,12 @@ def test_bad_corpora_name_the_file(tmp_path: Path, line: str, wanted: str) -> No
     assert "cyber-forget-corpus.jsonl" in str(caught.value) and "\n" not in str(caught.value)
 
 
+def test_a_corpus_in_another_encoding_is_one_line(tmp_path: Path) -> None:
+    (tmp_path / "cyber-forget-corpus.jsonl").write_bytes('{"text": "é"}'.encode("latin-1"))
+    with pytest.raises(DataError, match=r"cyber-forget-corpus\.jsonl is not UTF-8"):
+        Corpora(tmp_path).rows("cyber-forget-corpus")
+
+
 def test_a_missing_corpus_says_what_is_there_and_how_to_get_it(tmp_path: Path) -> None:
     (tmp_path / "other.jsonl").write_text("{}\n")
     with pytest.raises(

@@ -8,8 +8,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from harness.errors import InputError, near
+from harness.errors import InputError, UharnessError, near
 from harness.models import check
+from harness.plugins import load_source
 from harness.runs import RunSpec, read_json
 
 STAGES = {
@@ -43,7 +44,7 @@ class Asked:
         limit: most forget and most retain rows that drift and losses look at.
         texts: let the points along the run write texts too, so that metrics that need them are in the path.
         x, y: measures of the path's axes; empty is forgetting against utility.
-    rank: directions of the two bases whose overlap `request` measures.
+        rank: directions of the two bases whose overlap `request` measures.
         grid: points on a side of a `slice`.
     """
 
@@ -110,7 +111,7 @@ def check_run(name: str, folder: Path, spec: RunSpec, what: Sequence[str], asked
     chosen = [kind for kind in what if kind in SELECTED]
     if chosen and not (folder / "select.json").exists():
         raise InputError(
-            f"run {name} is not a selector's", f"{', '.join(chosen)} are about mixes of its children",
+            f"run {name} is not a selector's", f"mixes of its children are needed for {' and '.join(chosen)}",
             "name a run such as those of efficient_soup:grad_diff",
         )  # fmt: skip
     if "slice" in what:
@@ -120,6 +121,11 @@ def check_run(name: str, folder: Path, spec: RunSpec, what: Sequence[str], asked
                 f"run {name} has {len(children)} children with weights", "a slice goes through two",
                 "submit a selector with two trainings, with --again and without --no-keep-model",
             )  # fmt: skip
+    if "ablation" in what and not _has_parts(spec):
+        raise InputError(
+            f"run {name} is of {spec.submission}, which has no ablate(job, rows)", "its parts cannot be left out",
+            "name a run of unmerge",
+        )  # fmt: skip
     if asked.texts and not (folder / "points").is_dir():
         raise InputError(
             f"run {name} has no points along its way", "--texts asks them for texts",
@@ -131,6 +137,15 @@ def check_run(name: str, folder: Path, spec: RunSpec, what: Sequence[str], asked
             raise InputError(
                 f"--matrices {asked.matrices!r} fits no matrix of {name}", near(asked.matrices, names)
             )
+
+
+def _has_parts(spec: RunSpec) -> bool:
+    """Whether the run's method (a selector's base) can leave parts out; true when its file no longer loads."""
+    source = spec.sources[-1]
+    try:
+        return hasattr(load_source(source.name, source.source).submission.method, "ablate")
+    except UharnessError:
+        return True
 
 
 def check_start(specs: Mapping[str, RunSpec]) -> None:

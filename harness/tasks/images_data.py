@@ -10,6 +10,7 @@ from __future__ import annotations
 import hashlib
 import importlib.util
 import io
+import zipfile
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -152,17 +153,26 @@ def load(data: str, columns: Columns) -> Images:
 
 
 def _arrays(path: Path) -> Images:
-    with np.load(path, allow_pickle=False) as file:
-        wanted = ("train_images", "train_labels", "test_images", "test_labels", "names")
-        lacking = [name for name in wanted if name not in file]
-        if lacking:
-            raise DataError(f"{path} has no {lacking[0]}", f"it has {', '.join(file)}", "write it again")
-        got = {name: file[name] for name in wanted}
+    wanted = ("train_images", "train_labels", "test_images", "test_labels", "names")
+    try:
+        with path.open("rb") as opened, np.load(opened, allow_pickle=False) as file:
+            lacking = [name for name in wanted if name not in file]
+            if lacking:
+                raise DataError(f"{path} has no {lacking[0]}", f"it has {', '.join(file)}", "write it again")
+            got = {name: file[name] for name in wanted}
+    except (OSError, EOFError, TypeError, ValueError, zipfile.BadZipFile) as error:
+        told = "write it by numpy.savez, with numbers and texts alone"
+        raise DataError(f"{path} cannot be read", str(error).partition("\n")[0], told) from None
     splits = {}
     for name in ("train", "test"):
-        x = got[f"{name}_images"]
+        x, y = got[f"{name}_images"], got[f"{name}_labels"]
+        if x.ndim not in (3, 4) or y.ndim != 1 or y.dtype.kind not in "iu" or got["names"].ndim != 1:
+            raise DataError(
+                f"{path} ({name}) has images {x.shape}, labels {y.shape} ({y.dtype}), names {got['names'].shape}",
+                "images are [N, H, W] or [N, H, W, C], labels whole numbers [N], names [classes]", "write it again",
+            )  # fmt: skip
         pixels = x[:, None] if x.ndim == 3 else np.ascontiguousarray(x.transpose(0, 3, 1, 2))
-        splits[name] = Split(pixels, got[f"{name}_labels"].astype(np.int64))
+        splits[name] = Split(pixels, y.astype(np.int64))
     return checked(Images(tuple(map(str, got["names"])), splits["train"], splits["test"]), str(path))
 
 
@@ -211,7 +221,19 @@ def _table(data: str, split: str, columns: Columns) -> Any:
         if column not in table.column_names:
             todo = "set task.options.columns"
             raise DataError(f"{data} has no column {column!r}", near(column, table.column_names), todo)
-    return table.cast_column(columns.image, datasets.Image(decode=False))
+    strange = [k for k in table[columns.label] if not isinstance(k, int)]
+    if strange:
+        raise DataError(
+            f"{data} ({split}) has {len(strange)} labels such as {strange[0]!r}", "labels are whole numbers from 0 on",
+            "mend the data, or set task.options.columns",
+        )  # fmt: skip
+    try:
+        return table.cast_column(columns.image, datasets.Image(decode=False))
+    except (RuntimeError, TypeError, ValueError):
+        kind = table.features[columns.image]
+        raise DataError(
+            f"{data}: column {columns.image!r} holds no images", f"it is {kind}", "set task.options.columns"
+        ) from None
 
 
 def _decode(rows: Mapping[str, Any], image: str, label: str, mode: str) -> dict[str, Any]:
@@ -219,9 +241,13 @@ def _decode(rows: Mapping[str, Any], image: str, label: str, mode: str) -> dict[
 
     out: dict[str, list[Any]] = {"pixels": [], "height": [], "width": [], "label": list(rows[label])}
     for value in rows[image]:
-        source = io.BytesIO(value["bytes"]) if value["bytes"] else value["path"]
-        with Image.open(source) as picture:
-            pixels = np.asarray(picture.convert(mode), dtype=np.uint8)
+        try:
+            source = io.BytesIO(value["bytes"]) if value["bytes"] else value["path"]
+            with Image.open(source) as picture:
+                pixels = np.asarray(picture.convert(mode), dtype=np.uint8)
+        except (OSError, SyntaxError, TypeError, ValueError, AttributeError) as error:
+            told = f"{type(error).__name__}: {str(error)[:100]}"
+            raise DataError(f"column {image!r} has a value that is no image", told, "mend the data") from None
         out["pixels"].append(pixels.tobytes())
         out["height"].append(pixels.shape[0])
         out["width"].append(pixels.shape[1])
@@ -242,4 +268,10 @@ def checked(images: Images, where: str) -> Images:
                 f"{where} ({name}) has labels {y.min()} to {y.max()}",
                 f"there are {len(images.names)} names of classes", "mend it",
             )  # fmt: skip
+    sizes = images.train.pixels.shape[1:], images.test.pixels.shape[1:]
+    if sizes[0] != sizes[1]:
+        raise DataError(
+            f"{where} has training images {sizes[0]} and test images {sizes[1]}",
+            "they are [channels, height, width]", "bring them to one size",
+        )  # fmt: skip
     return images

@@ -14,6 +14,7 @@ from typing import Any
 
 from harness.errors import DataError
 from harness.specs import content_hash
+from harness.tasks import utf8
 from harness.types import TextRow
 
 HUB = {"news": "muse-bench/MUSE-News", "books": "muse-bench/MUSE-Books"}
@@ -114,7 +115,7 @@ class Source:
 
 def _read_json(path: Path) -> list[Record]:
     """JSON lines, or one JSON list; a bare string is a record with the column `text`."""
-    text = path.read_text(encoding="utf-8")
+    text = utf8.read(path)
     try:
         if text.lstrip().startswith("["):
             found = json.loads(text)

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from harness.errors import DataError
+from harness.tasks import utf8
 
 HUB = "jinzhuoran/RWKU"
 FILES = {
@@ -120,7 +121,7 @@ class Hub:
 
 
 def _read(path: Path) -> list[Record]:
-    text = path.read_text(encoding="utf-8")
+    text = utf8.read(path)
     try:
         if text.lstrip().startswith("["):
             records = json.loads(text)

@@ -11,6 +11,7 @@ from typing import Any, Protocol
 
 from harness.errors import DataError, near
 from harness.specs import content_hash
+from harness.tasks import utf8
 from harness.types import TextRow
 
 HUB = "locuslab/TOFU"
@@ -105,7 +106,7 @@ class Hub:
 
 def _read_lines(path: Path) -> list[Record]:
     records: list[Record] = []
-    for number, line in enumerate(path.read_text(encoding="utf-8").split("\n"), start=1):
+    for number, line in enumerate(utf8.read(path).split("\n"), start=1):
         if not line.strip():
             continue
         try:
@@ -319,7 +320,7 @@ def _disjoint(name: str, rows: Sequence[TextRow], other: str, questions: Sequenc
 def read_texts(path: Path) -> tuple[str, ...]:
     """Texts, one a line: plain, a JSON string, or a JSON object with one text in it."""
     found: list[str] = []
-    for number, line in enumerate(path.read_text(encoding="utf-8").split("\n"), start=1):
+    for number, line in enumerate(utf8.read(path).split("\n"), start=1):
         text = line.strip()
         if not text:
             continue

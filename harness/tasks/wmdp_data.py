@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from harness.errors import DataError, near
+from harness.tasks import utf8
 from harness.types import TextRow
 
 SHORTEST = 50
@@ -152,7 +153,7 @@ def _or_copy(place: Place | None) -> str:
 def _lines(path: Path) -> list[Record]:
     """JSON lines; a line may also be a bare JSON string."""
     records: list[Record] = []
-    for number, line in enumerate(path.read_text(encoding="utf-8").split("\n"), start=1):
+    for number, line in enumerate(utf8.read(path).split("\n"), start=1):
         if not line.strip():
             continue
         try:
