@@ -31,7 +31,7 @@ types: install
 	$(BIN)/pyright --pythonpath $(BIN)/python
 
 unit: install
-	$(BIN)/pytest -q -n 2 --dist loadfile -m "not vllm"
+	$(BIN)/pytest -q -n 2 --dist loadfile -m "not vllm and not soak"
 
 # an environment of its own: one of vLLM's requirements wants an older NumPy than ours, and what it brings for
 # images and sound was built for another torch and breaks `import vllm`
@@ -52,6 +52,7 @@ benchmarks: install
 soak: install
 	$(BIN)/uharness mini build --out build/mini
 	$(BIN)/uharness mini check --folder build/mini
+	$(BIN)/pytest -q -m soak tests
 
 # what docs/screenshots/ shows; SITE=folder for another site than the workspace's own
 screenshots: install

@@ -157,8 +157,8 @@ def test_a_missing_or_changed_model_is_a_failed_criterion(tmp_path):
     assert not any(c.ok for c in checks)
 
 
-@pytest.mark.slow
-@pytest.mark.timeout(1800)  # five minutes on two idle cores
+@pytest.mark.soak  # five minutes on two idle cores
+@pytest.mark.timeout(1800)
 def test_rebuilt_models_meet_the_criteria(tmp_path):
     torch.set_num_threads(2)
     language.build(tmp_path, progress=print, which=["tofu-retain90"])

@@ -110,8 +110,10 @@ def test_axes_are_added_to_a_recorded_run_without_training_again(uharness: Comma
     assert "measured" not in uharness(*submit).err
 
     store = Store((workspace / "leaderboards",), workspace / "build/uharness.duckdb")
-    sql = "SELECT name, step, value FROM diagnostics WHERE kind = 'relearn' AND measure = 'forget.es' ORDER BY ALL"
-    curve = store.query(sql)[1]
+    curve = store.query(
+        "SELECT name, step, value FROM diagnostics WHERE kind = 'relearn' AND measure = 'forget.es'"
+        f" AND run_id = '{after['run_id']}' ORDER BY ALL"
+    )[1]
     assert [(name, step) for name, step, _ in curve] == [(w, s) for w in ("retain", "run") for s in (0, 1, 2)]
     assert curve[-1][2] == extra["relearn.forget.es"]["value"]
     assert curve[3][2] == after["scores"]["forget.es"]["value"]
