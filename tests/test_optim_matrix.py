@@ -11,7 +11,7 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from optim_paths import PATHS, cases, norm_difference, path_of
+from optim_paths import ABSENT, cases, norm_difference, path_of
 from pydantic import ValidationError
 from tiny_text import random_llama
 from torch import Tensor, nn
@@ -210,7 +210,7 @@ def test_the_scale_of_a_transposed_weight_goes_by_its_outputs() -> None:
 
 
 @pytest.mark.shared
-@pytest.mark.skipif(not PATHS.exists(), reason="the reference data is not beside this checkout")
+@pytest.mark.skipif(ABSENT, reason="the reference data is not beside this checkout")
 @pytest.mark.parametrize(("dtype", "most"), [("bfloat16", 2e-2), ("float32", 6e-2)])
 @pytest.mark.parametrize("case", cases("muon"))
 def test_the_path_of_the_public_muon(case: int, dtype: str, most: float) -> None:

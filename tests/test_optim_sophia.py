@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from optim_paths import PATHS, cases, norm_difference, path_of
+from optim_paths import ABSENT, cases, norm_difference, path_of
 from pydantic import ValidationError
 from tiny_text import random_llama, word_tokenizer
 from torch import Tensor, nn
@@ -92,7 +92,7 @@ def test_a_fixed_batch_size_replaces_the_tokens() -> None:
 
 
 @pytest.mark.shared
-@pytest.mark.skipif(not PATHS.exists(), reason="the reference data is not beside this checkout")
+@pytest.mark.skipif(ABSENT, reason="the reference data is not beside this checkout")
 @pytest.mark.parametrize("case", cases("sophia"))
 def test_the_path_of_the_public_sophia(case: int) -> None:
     path = path_of(case)
