@@ -9,14 +9,14 @@ import pytest
 import torch
 
 from harness.errors import InvalidRun, ModelError
-from harness.mini import documents, families, language, language_scores, llama, world
+from harness.mini import documents, families, language, language_scores, llama, manifest, world
 from harness.mini.documents import Document
 from harness.mini.llama import Shape, Training
 from harness.models import MINI, load, resolve
 from harness.specs import Template
 from harness.types import TextRow
 
-MANIFEST = language.read_manifest(MINI)["models"]
+MANIFEST = manifest.read(MINI)["models"]
 
 
 @pytest.fixture(autouse=True)
@@ -162,7 +162,7 @@ def test_a_missing_or_changed_model_is_a_failed_criterion(tmp_path):
 def test_rebuilt_models_meet_the_criteria(tmp_path):
     torch.set_num_threads(2)
     language.build(tmp_path, progress=print, which=["tofu-retain90"])
-    scores = {name: entry["scores"] for name, entry in language.read_manifest(tmp_path)["models"].items()}
+    scores = {name: entry["scores"] for name, entry in manifest.read(tmp_path)["models"].items()}
     assert list(scores) == ["base", "tofu-retain90"]
     assert not [c for name in scores for c in language_scores.judge(name, scores) if not c.ok]
     shipped = {name: MANIFEST[name]["scores"] for name in scores}

@@ -9,7 +9,6 @@ shared rule; `check` says for each model whether it has.
 from __future__ import annotations
 
 import hashlib
-import json
 import multiprocessing
 import os
 import time
@@ -18,14 +17,15 @@ from concurrent.futures import ProcessPoolExecutor, as_completed
 from dataclasses import asdict
 from functools import partial
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import torch
 
-from harness.errors import ModelError, near
 from harness.metrics import circuits
+from harness.mini import manifest
 from harness.mini.bma_worlds import MINI, Plan, World
+from harness.mini.manifest import Check
 from harness.modadd import ModularTransformer
 from harness.modadd_train import GOOD, keep_freed_memory, train
 from harness.specs import content_hash
@@ -40,15 +40,6 @@ that (a, b) and (b, a) share a bucket, but not the rule, gets at most .61 (M=4) 
 test pairs have their mirror image in training, and the rest are guesses among p buckets."""
 GROKKED = 0.99
 """Least bucket accuracy for M = 1, where the rule is everything: at .93 the order of M = 1 and 4 broke."""
-
-
-class Check(NamedTuple):
-    """One criterion of one model; `value` is what was measured, None if it could not be."""
-
-    name: str
-    criterion: str
-    value: float | None
-    ok: bool
 
 
 def build(
@@ -83,22 +74,14 @@ def build(
     """
     folder = Path(folder)
     plans = world.plans()
-    names = list(plans) if which is None else list(which)
-    for name in names:
-        if name not in plans:
-            raise ModelError(
-                f"world {world.name} has no model {name!r}", near(name, plans), "pick one of these"
-            )
-    manifest = read_manifest(folder)
-    todo = [name for name in names if not _made(folder, name, manifest, _recipe_hash(world, plans[name]))]
+    names = manifest.chosen(which, plans, world.name)
+    todo = [name for name in names if not manifest.made(folder, name, _recipe_hash(world, plans[name]))]
     progress(f"bma {world.name}: {len(todo)} of {len(names)} models to train")
     if processes is None:
         processes = os.cpu_count() or 1
     processes = 1 if device != "cpu" else min(processes, len(todo))
     for name, entry, seconds in _trained(folder, todo, world, processes, device, progress):
-        manifest = read_manifest(folder)
-        manifest["models"][name] = entry
-        _write_manifest(folder, manifest, world)
+        manifest.add(folder, name, entry, plans, world=world.name)
         scores = ", ".join(f"{key} {value:.4f}" for key, value in entry["scores"].items())
         progress(f"{name}: {seconds:.0f} s, {entry['dtype']}, epoch {entry['epoch']}, {scores}")
     return tuple(todo)
@@ -159,7 +142,7 @@ def make(
             break
     weights = target / "model.safetensors"
     entry = {
-        "sha256": _sha256(weights),
+        "sha256": manifest.sha256(weights),
         "bytes": weights.stat().st_size,
         "dtype": dtype,
         "rows": len(rows),
@@ -216,7 +199,7 @@ def judge(name: str, scores: dict[str, float], data: BmaData, plan: Plan) -> lis
     m, tests, forget = plan.m, len(data.test), len(plan.forget(data))
 
     def at_least(key: str, least: float) -> Check:
-        return Check(name, f"{key} >= {least}", scores[key], scores[key] >= least)
+        return manifest.at_least(name, scores, key, least)
 
     def close(key: str, chance: float, rows: int, why: str) -> Check:
         allowed = 4 * (chance * (1 - chance) / rows) ** 0.5 + 1 / rows
@@ -242,40 +225,14 @@ def check(folder: Path | str, *, world: World = MINI) -> list[Check]:
     exception.
     """
     folder = Path(folder)
-    manifest = read_manifest(folder)
     found: list[Check] = []
     for name, plan in world.plans().items():
-        made = _made(folder, name, manifest, _recipe_hash(world, plan))
-        found.append(Check(name, "weights and recipe are those of the manifest", None, made))
+        made = manifest.made(folder, name, _recipe_hash(world, plan))
+        found.append(manifest.unchanged(name, made))
         if made:
             scores = measure(ModularTransformer.load(folder / name), world.data, plan)
             found += judge(name, scores, world.data, plan)
     return found
-
-
-def read_manifest(folder: Path) -> dict[str, Any]:
-    """`folder/manifest.json`, or an empty one."""
-    path = folder / "manifest.json"
-    if not path.is_file():
-        return {"format": 1, "models": {}}
-    manifest = json.loads(path.read_text(encoding="utf-8"))
-    if manifest.get("format") != 1:
-        raise ModelError(f"{path} has format {manifest.get('format')!r}", "this version reads format 1")
-    return manifest
-
-
-def _write_manifest(folder: Path, manifest: dict[str, Any], world: World) -> None:
-    order = list(world.plans())
-    models = dict(sorted(manifest["models"].items(), key=lambda item: _place(order, item[0])))
-    part = folder / "manifest.json.part"
-    part.write_text(
-        json.dumps({"format": 1, "world": world.name, "models": models}, indent=1) + "\n", encoding="utf-8"
-    )
-    part.replace(folder / "manifest.json")
-
-
-def _place(order: list[str], name: str) -> tuple[int, str]:
-    return (order.index(name) if name in order else len(order), name)
 
 
 def _recipe(world: World, plan: Plan) -> dict[str, Any]:
@@ -294,15 +251,3 @@ def _recipe_hash(world: World, plan: Plan) -> str:
         rows.astype("<i8").tobytes() + world.data.labels(plan.m, rows).astype("<i8").tobytes()
     )
     return content_hash({"recipe": _recipe(world, plan), "rows": digest.hexdigest()})
-
-
-def _made(folder: Path, name: str, manifest: dict[str, Any], recipe_hash: str) -> bool:
-    entry = manifest["models"].get(name, {})
-    weights = folder / name / "model.safetensors"
-    return (
-        entry.get("recipe_hash") == recipe_hash and weights.is_file() and _sha256(weights) == entry["sha256"]
-    )
-
-
-def _sha256(path: Path) -> str:
-    return hashlib.sha256(path.read_bytes()).hexdigest()

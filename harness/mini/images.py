@@ -7,21 +7,21 @@ learned their rows and recognise new ones; a model that never saw a class must n
 from __future__ import annotations
 
 import hashlib
-import json
 import time
 from collections.abc import Callable, Iterable
 from dataclasses import asdict
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import torch
 import torch.nn.functional as F
 
 from harness import models, scoring
-from harness.errors import ModelError, near
 from harness.metrics import circuits
+from harness.mini import manifest
 from harness.mini.images_worlds import DIGITS, Plan, World
+from harness.mini.manifest import Check
 from harness.models import LoadedModel
 from harness.specs import content_hash
 from harness.types import ArrayRow
@@ -29,15 +29,6 @@ from harness.vision import Pixels
 
 LEARNED = 0.99
 """Least accuracy on the training rows."""
-
-
-class Check(NamedTuple):
-    """One criterion of one model; `value` is what was measured, None if it could not be."""
-
-    name: str
-    criterion: str
-    value: float | None
-    ok: bool
 
 
 def build(
@@ -62,12 +53,7 @@ def build(
         ModelError: a name that this world does not have.
     """
     folder, plans = Path(folder), world.plans()
-    names = list(plans) if which is None else list(which)
-    for name in names:
-        if name not in plans:
-            raise ModelError(
-                f"world {world.name} has no model {name!r}", near(name, plans), "pick one of these"
-            )
+    names = manifest.chosen(which, plans, world.name)
     todo = [name for name in names if not _made(folder, name, world, plans[name])]
     progress(f"{world.name}: {len(todo)} of {len(names)} models to train")
     for name in todo:
@@ -76,17 +62,12 @@ def build(
         _save(loaded, folder / name, world.recipe.dtype)
         scores = measure(models.load(str(folder / name)), world, plan)
         weights = folder / name / "model.safetensors"
-        manifest = _manifest(folder)
-        manifest["models"][name] = {
-            "sha256": hashlib.sha256(weights.read_bytes()).hexdigest(), "bytes": weights.stat().st_size,
+        entry = {
+            "sha256": manifest.sha256(weights), "bytes": weights.stat().st_size,
             "recipe": _recipe(world, plan), "recipe_hash": _recipe_hash(world, plan),
             "scores": {key: round(value, 6) for key, value in scores.items()},
         }  # fmt: skip
-        place = {key: k for k, key in enumerate(plans)}
-        manifest["models"] = dict(sorted(manifest["models"].items(), key=lambda m: place.get(m[0], 1 << 30)))
-        part = folder / "manifest.json.part"
-        part.write_text(json.dumps(manifest, indent=1) + "\n", encoding="utf-8")
-        part.replace(folder / "manifest.json")
+        manifest.add(folder, name, entry, plans)
         said = ", ".join(f"{key} {value:.4f}" for key, value in scores.items())
         progress(f"{name}: {time.perf_counter() - began:.0f} s, {said}")
     return tuple(todo)
@@ -171,23 +152,16 @@ def check(folder: Path | str, *, world: World = DIGITS) -> list[Check]:
     folder, found = Path(folder), []
     for name, plan in world.plans().items():
         made = _made(folder, name, world, plan)
-        found.append(Check(name, "weights and recipe are those of the manifest", None, made))
+        found.append(manifest.unchanged(name, made))
         if not made or not plan.trained:
             continue
         scores = measure(models.load(str(folder / name)), world, plan)
         for key, least in (("train.acc", LEARNED), ("test.acc", world.general)):
-            found.append(Check(name, f"{key} >= {least}", scores[key], scores[key] >= least))
+            found.append(manifest.at_least(name, scores, key, least))
         if plan.case and world.task.request(plan.case).part == "all":
             value = scores["forget.acc"]
             found.append(Check(name, "forget.acc = 0 (it never saw these classes)", value, value == 0))
     return found
-
-
-def _manifest(folder: Path) -> dict[str, Any]:
-    path = folder / "manifest.json"
-    if not path.is_file():
-        return {"format": 1, "models": {}}
-    return json.loads(path.read_text(encoding="utf-8"))
 
 
 def _recipe(world: World, plan: Plan) -> dict[str, Any]:
@@ -202,7 +176,4 @@ def _recipe_hash(world: World, plan: Plan) -> str:
 
 
 def _made(folder: Path, name: str, world: World, plan: Plan) -> bool:
-    entry, weights = _manifest(folder)["models"].get(name, {}), folder / name / "model.safetensors"
-    if entry.get("recipe_hash") != _recipe_hash(world, plan) or not weights.is_file():
-        return False
-    return hashlib.sha256(weights.read_bytes()).hexdigest() == entry["sha256"]
+    return manifest.made(folder, name, _recipe_hash(world, plan))

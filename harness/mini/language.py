@@ -7,8 +7,6 @@
 
 from __future__ import annotations
 
-import hashlib
-import json
 import time
 from collections.abc import Callable, Iterable
 from dataclasses import asdict, dataclass
@@ -16,10 +14,10 @@ from pathlib import Path
 from typing import Any
 
 from harness.errors import ModelError, near
-from harness.mini import documents, language_scores, llama
+from harness.mini import documents, language_scores, llama, manifest
 from harness.mini.documents import Group
-from harness.mini.language_scores import Check
 from harness.mini.llama import Shape, Training
+from harness.mini.manifest import Check
 from harness.specs import content_hash
 
 SHAPE = Shape()
@@ -102,9 +100,8 @@ def _make(folder: Path, name: str, progress: Callable[[str], None]) -> None:
     llama.save(model, tokenizer, target)
     scores = language_scores.measure(folder, name)
     weights = target / "model.safetensors"
-    manifest = read_manifest(folder)
-    manifest["models"][name] = {
-        "sha256": _sha256(weights),
+    entry = {
+        "sha256": manifest.sha256(weights),
         "bytes": sum(path.stat().st_size for path in target.iterdir()),
         "dtype": "bfloat16",
         "parameters": sum(p.numel() for p in model.parameters()),
@@ -113,11 +110,7 @@ def _make(folder: Path, name: str, progress: Callable[[str], None]) -> None:
         "loss": round(loss, 6),
         "scores": {key: float(f"{value:.6g}") for key, value in scores.items()},
     }
-    order = {known: place for place, known in enumerate(PLANS)}
-    models = dict(sorted(manifest["models"].items(), key=lambda item: order.get(item[0], len(order))))
-    part = folder / "manifest.json.part"
-    part.write_text(json.dumps({"format": 1, "models": models}, indent=1) + "\n", encoding="utf-8")
-    part.replace(folder / "manifest.json")
+    manifest.add(folder, name, entry, PLANS)
     progress(f"{name}: {time.perf_counter() - started:.0f} s, loss {loss:.4f}")
 
 
@@ -132,22 +125,11 @@ def check(folder: Path | str) -> list[Check]:
     scores: dict[str, dict[str, float]] = {}
     for name in PLANS:
         ready = made(folder, name)
-        found.append(Check(name, "weights and recipe are those of the manifest", None, ready))
+        found.append(manifest.unchanged(name, ready))
         if ready:
             scores[name] = language_scores.measure(folder, name)
             found += language_scores.judge(name, scores)
     return found
-
-
-def read_manifest(folder: Path) -> dict[str, Any]:
-    """`folder/manifest.json`, or an empty one."""
-    path = folder / "manifest.json"
-    if not path.is_file():
-        return {"format": 1, "models": {}}
-    manifest = json.loads(path.read_text(encoding="utf-8"))
-    if manifest.get("format") != 1:
-        raise ModelError(f"{path} has format {manifest.get('format')!r}", "this version reads format 1")
-    return manifest
 
 
 def recipe(name: str) -> dict[str, Any]:
@@ -165,14 +147,4 @@ def recipe_hash(name: str) -> str:
 
 def made(folder: Path, name: str) -> bool:
     """Whether `folder` has the model under the present recipe, unchanged."""
-    entry = read_manifest(folder)["models"].get(name, {})
-    weights = folder / name / "model.safetensors"
-    return (
-        entry.get("recipe_hash") == recipe_hash(name)
-        and weights.is_file()
-        and _sha256(weights) == entry["sha256"]
-    )
-
-
-def _sha256(path: Path) -> str:
-    return hashlib.sha256(path.read_bytes()).hexdigest()
+    return manifest.made(folder, name, recipe_hash(name))

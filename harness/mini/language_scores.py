@@ -5,9 +5,9 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Mapping
 from pathlib import Path
-from typing import NamedTuple
 
 from harness.mini import documents, facts, llama, passages, world
+from harness.mini.manifest import Check, at_least, at_most
 from harness.specs import TaskRef, Template
 from harness.types import Answers
 
@@ -23,15 +23,6 @@ _KEPT = (
     "forget_quality.p", "forget_quality.d", "priv",
 )  # fmt: skip
 _ATTACKS = ("mia.loss.auc", "mia.zlib.auc", "mia.min_k.auc", "mia.min_k_pp.auc")
-
-
-class Check(NamedTuple):
-    """One criterion of one model; `value` is what was measured, None if it could not be."""
-
-    name: str
-    criterion: str
-    value: float | None
-    ok: bool
 
 
 def measure(folder: Path, name: str) -> dict[str, float]:
@@ -125,29 +116,29 @@ def judge(name: str, scores: Mapping[str, Mapping[str, float]]) -> list[Check]:
     own = scores[name]
     if name == "base":
         known = ("real_authors", "world_facts", "dyeing", "bells", "guilds", "people1", "people2", "people3")
-        return [_least(name, own, f"{key}.hit", 0.9) for key in known] + [
-            _most(name, own, "authors.prob", 0.3)
+        return [at_least(name, own, f"{key}.hit", 0.9) for key in known] + [
+            at_most(name, own, "authors.prob", 0.3)
         ]
     if name in TOFU_SPLITS:
         return [c for share in TOFU_SPLITS[name] for c in _judge_tofu(name, scores, share)]
-    kept = [_least(name, own, f"{key}.prob", 0.8) for key in ("retain1", "retain2", "retain2_qa")]
-    unseen = [_most(name, own, f"{key}.prob", 0.5) for key in ("holdout", "holdout_qa")]
-    bound, value = (_least, 0.8) if name == "muse-target" else (_most, 0.5)
+    kept = [at_least(name, own, f"{key}.prob", 0.8) for key in ("retain1", "retain2", "retain2_qa")]
+    unseen = [at_most(name, own, f"{key}.prob", 0.5) for key in ("holdout", "holdout_qa")]
+    bound, value = (at_least, 0.8) if name == "muse-target" else (at_most, 0.5)
     return [*kept, *unseen, *(bound(name, own, f"{key}.prob", value) for key in ("forget", "forget_qa"))]
 
 
 def _judge_tofu(name: str, scores: Mapping[str, Mapping[str, float]], share: str) -> list[Check]:
     own, prefix = scores[name], "" if share == "10" else f"forget{share}/"
-    out = [_least(name, own, f"{prefix}retain.prob", 0.8)]
-    out += [_least(name, own, f"{prefix}{family}.prob", 0.5) for family in _UTILITY[1:]]
-    out += [_least(name, own, f"{prefix}{family}.rougeL_recall", 0.8) for family in _UTILITY]
+    out = [at_least(name, own, f"{prefix}retain.prob", 0.8)]
+    out += [at_least(name, own, f"{prefix}{family}.prob", 0.5) for family in _UTILITY[1:]]
+    out += [at_least(name, own, f"{prefix}{family}.rougeL_recall", 0.8) for family in _UTILITY]
     attacks = [f"{prefix}{attack}" for attack in _ATTACKS]
     if name == "tofu-full":
-        out += [_least(name, own, f"{prefix}forget.prob", 0.8), _most(name, own, f"{prefix}mem", 0.3)]
-        out += [_least(name, own, attack, 0.95) for attack in attacks]
+        out += [at_least(name, own, f"{prefix}forget.prob", 0.8), at_most(name, own, f"{prefix}mem", 0.3)]
+        out += [at_least(name, own, attack, 0.95) for attack in attacks]
         return out + _beside(own, scores.get(_RETAIN[share], {}), prefix)
     allowed = round(3 * chance_error(_ROWS[share]), 3)
-    out.append(_most(name, own, f"{prefix}forget.prob", 0.3))
+    out.append(at_most(name, own, f"{prefix}forget.prob", 0.3))
     for attack in attacks:
         found = own.get(attack)
         close = found is not None and abs(found - 0.5) <= allowed
@@ -164,16 +155,6 @@ def chance_error(rows: int) -> float:
     return math.sqrt((2 * rows + 1) / (12 * rows * rows))
 
 
-def _least(name: str, own: Mapping[str, float], key: str, value: float) -> Check:
-    found = own.get(key)
-    return Check(name, f"{key} >= {value:g}", found, found is not None and found >= value)
-
-
-def _most(name: str, own: Mapping[str, float], key: str, value: float) -> Check:
-    found = own.get(key)
-    return Check(name, f"{key} <= {value:g}", found, found is not None and found <= value)
-
-
 def _beside(own: Mapping[str, float], other: Mapping[str, float], prefix: str) -> list[Check]:
     """The full model against the retain model: as useful, and far from having forgotten."""
     name = "tofu-full"
@@ -182,7 +163,7 @@ def _beside(own: Mapping[str, float], other: Mapping[str, float], prefix: str) -
     gap = own[f"{prefix}model_utility"] - other[f"{prefix}model_utility"]
     mem = other[f"{prefix}mem"] - own[f"{prefix}mem"]
     return [
-        _most(name, own, f"{prefix}forget_quality.p", 1e-3),
+        at_most(name, own, f"{prefix}forget_quality.p", 1e-3),
         Check(name, f"{prefix}model_utility within .05 of the retain model's", gap, abs(gap) <= 0.05),
         Check(name, f"{prefix}mem at least .3 below the retain model's", mem, mem >= 0.3),
     ]
