@@ -49,11 +49,7 @@ def line_chart(
     low, high = _axis(min(finite), max(finite))
     left, right = min(x), max(x)
     right = right if right > left else left + 1.0
-
-    def at(px: float, py: float) -> tuple[float, float]:
-        across = LEFT + (px - left) / (right - left) * (WIDTH - LEFT - RIGHT)
-        return across, TOP + (high - py) / (high - low) * (HEIGHT - TOP - BOTTOM)
-
+    at = place_in((left, right), (low, high))
     parts = [_grid(low, high, left, right, at, x_label)]
     told = []
     for i, (label, values) in enumerate(sorted(series.items())):
@@ -73,12 +69,7 @@ def line_chart(
         ends = [v for v in values if math.isfinite(v)]
         told.append(f"{label} goes from {ends[0]:.4g} to {ends[-1]:.4g}" if ends else f"{label} has no value")
     desc = f"{len(x)} checks from {left:.4g} to {max(x):.4g} ({x_label}). {'; '.join(told)}."
-    ids = f"{escape(name)}-t", f"{escape(name)}-d"
-    return Markup(
-        f'<svg class="chart" role="img" viewBox="0 0 {WIDTH} {HEIGHT}" aria-labelledby="{ids[0]} {ids[1]}">'
-        f'<title id="{ids[0]}">{escape(cut(title))}</title><desc id="{ids[1]}">{escape(cut(desc))}</desc>'
-        f"{''.join(parts)}</svg>"
-    )
+    return picture(parts, name=name, title=title, desc=cut(desc))
 
 
 def xy_chart(
@@ -106,15 +97,9 @@ def xy_chart(
     if not every:
         return Markup("")
     x_ticks, y_ticks = (ticks(min(axis), max(axis)) for axis in zip(*every, strict=True))
-    left, right = x_ticks[0], x_ticks[-1]
-    low, high = y_ticks[0], y_ticks[-1]
     columns = 4 if max(map(len, lines)) <= 18 else 2
     rows = -(-len(lines) // columns)
-
-    def at(px: float, py: float) -> tuple[float, float]:
-        across = LEFT + (px - left) / (right - left) * (WIDTH - LEFT - RIGHT)
-        return across, TOP + (high - py) / (high - low) * (HEIGHT - TOP - BOTTOM)
-
+    at = place_in(x_ticks, y_ticks)
     parts = tick_marks(x_ticks, y_ticks, at) + axis_labels(x_label, y_label)
     told = []
     for i, (label, points) in enumerate(lines.items()):
@@ -134,13 +119,7 @@ def xy_chart(
         way = f"goes from {_place(ends[0])} to {_place(ends[-1])}" if ends else "has no value"
         told.append(f"{label} {way}")
     desc = f"{y_label} against {x_label}. {'; '.join(told)}."
-    ids = f"{escape(name)}-t", f"{escape(name)}-d"
-    top = -LEGEND * rows
-    return Markup(
-        f'<svg class="chart" role="img" viewBox="0 {top} {WIDTH} {HEIGHT - top}" aria-labelledby="{ids[0]} {ids[1]}">'
-        f'<title id="{ids[0]}">{escape(cut(title))}</title><desc id="{ids[1]}">{escape(cut(desc, 1000))}</desc>'
-        f"{''.join(parts)}</svg>"
-    )
+    return picture(parts, name=name, title=title, desc=cut(desc, 1000), top=-LEGEND * rows)
 
 
 def standalone(chart: Markup) -> str:
@@ -148,6 +127,27 @@ def standalone(chart: Markup) -> str:
     return str(chart).replace("<svg ", '<svg xmlns="http://www.w3.org/2000/svg" ', 1).replace(
         "</desc>", f"</desc><style>{FILE_STYLE}</style>", 1
     ) + "\n"  # fmt: skip
+
+
+def place_in(across: Sequence[float], up: Sequence[float]) -> Place:
+    """Where a point is in the picture, whose axes go from the first to the last of `across` and of `up`."""
+    left, right, low, high = across[0], across[-1], up[0], up[-1]
+
+    def at(px: float, py: float) -> tuple[float, float]:
+        place = LEFT + (px - left) / (right - left) * (WIDTH - LEFT - RIGHT)
+        return place, TOP + (high - py) / (high - low) * (HEIGHT - TOP - BOTTOM)
+
+    return at
+
+
+def picture(parts: Sequence[str], *, name: str, title: str, desc: str, top: int = 0) -> Markup:
+    """The element of a chart, from `top` (negative with lines of names above) down to `HEIGHT`."""
+    ids = f"{escape(name)}-t", f"{escape(name)}-d"
+    return Markup(
+        f'<svg class="chart" role="img" viewBox="0 {top} {WIDTH} {HEIGHT - top}" aria-labelledby="{ids[0]} {ids[1]}">'
+        f'<title id="{ids[0]}">{escape(cut(title))}</title><desc id="{ids[1]}">{escape(desc)}</desc>'
+        f"{''.join(parts)}</svg>"
+    )
 
 
 def tick_marks(x_ticks: Sequence[float], y_ticks: Sequence[float], at: Place) -> list[str]:

@@ -138,5 +138,9 @@ def data_block(name: str, value: Any) -> Markup:
     >>> data_block("x", {"a": "</script>"})
     Markup('<script type="application/json" id="x">{"a":"\\u003c/script>"}</script>')
     """
-    text = json.dumps(value, separators=(",", ":"), allow_nan=False).replace("<", "\\u003c")
-    return Markup(f'<script type="application/json" id="{escape(name)}">{text}</script>')
+    return Markup(f'<script type="application/json" id="{escape(name)}">{script_json(value)}</script>')
+
+
+def script_json(value: Any) -> str:
+    """JSON in which nothing can end the script or the element that it stands in; refuses NaN."""
+    return json.dumps(value, separators=(",", ":"), allow_nan=False).replace("<", "\\u003c")

@@ -215,7 +215,7 @@ class _Maker:
             entry=first.entry,
             submission=first.submission,
             title=first.title or first.submission,
-            optimizer=first.optimizer,
+            optimizer=next((r.used_optimizer for r in runs if r.used_optimizer), None),
             section=section,
             group=group,
             rank=None,

@@ -24,10 +24,8 @@ DRIFT = 0.2
 
 def make_record(spec: RunSpec, folder: Path, outcome: Outcome, drift: float | None) -> RunRecord:
     """The record of a run, however it ended."""
-    note = (
-        read_json(folder / "unlearn.json") if (folder / "unlearn.json").exists() else _spent(folder, outcome)
-    )
-    scored = read_json(folder / "scores.json") if outcome.ok and (folder / "scores.json").exists() else {}
+    note = _note(folder, "unlearn") or _spent(folder, outcome)
+    scored = _note(folder, "scores") if outcome.ok else {}
     status, error = note.get("status", "failed"), note.get("error", "")
     if not outcome.ok:
         status = "timeout" if outcome.kind in ("timeout", "hung") else "failed"
@@ -43,8 +41,7 @@ def make_record(spec: RunSpec, folder: Path, outcome: Outcome, drift: float | No
         scores[preflight.JSD] = ScoreRecord.model_validate(read_json(folder / "jsd.json"))
     axes = report.notes(folder)
     scores |= report.scores(axes)
-    tuned = read_json(folder / "select.json") if (folder / "select.json").exists() else {}
-    judged = read_json(folder / "lbq.json") if (folder / "lbq.json").exists() else {}
+    tuned, judged = _note(folder, "select"), _note(folder, "lbq")
     ledger = _ledger(note, tuned, judged, bool(scored))
     if (folder / chains.NOTE).exists():
         ledger = chains.joined(ledger, Ledger.model_validate(read_json(folder / chains.NOTE)))
@@ -60,11 +57,9 @@ def make_record(spec: RunSpec, folder: Path, outcome: Outcome, drift: float | No
         if tuned.get("evaluations")
         else Selection()
     )
-    notes = {name: folder / f"{name}.json" for name in ("encoder", "generator")}
-    made = folder / "env.json"
     env = {
-        **(read_json(made) if made.exists() else preflight.environment()),
-        **{name: read_json(path) for name, path in notes.items() if path.exists()},
+        **(_note(folder, "env") or preflight.environment()),
+        **{name: found for name in ("encoder", "generator") if (found := _note(folder, name))},
         **report.settings(axes),
         **({"judge": judged["judge"]} if "judge" in judged else {}),
     }
@@ -75,12 +70,18 @@ def make_record(spec: RunSpec, folder: Path, outcome: Outcome, drift: float | No
         seed=spec.seed, hashes=spec.hashes, env=env, started=spec.started,
         budget={"kind": spec.board.budget.kind, "seconds": spec.seconds, "updates": spec.updates,
                 "reference_step_s": spec.step_s, "drift": drift, "longest_step_s": note.get("longest_step_s"),
-                "wall_s": read_json(folder / "wall.json")["wall_s"] if (folder / "wall.json").exists() else None},
+                "wall_s": _note(folder, "wall").get("wall_s")},
         lanes_s=note.get("lanes_s", {}), charged_s=note.get("charged_s"), overshoot_s=note.get("overshoot_s"),
         updates=note.get("updates"), examples=note.get("examples"), tokens=note.get("tokens"),
         peak_gib=note.get("peak_gib"), stopped=note.get("stopped", ""), ledger=ledger, selection=selection,
         scores=scores, status=status, optimizer_failures=note.get("optimizer_failures", {}), error=error,
     )  # fmt: skip
+
+
+def _note(folder: Path, name: str) -> dict[str, Any]:
+    """What a stage left as `<name>.json`; empty where it left nothing."""
+    path = folder / f"{name}.json"
+    return read_json(path) if path.exists() else {}
 
 
 def _spent(folder: Path, outcome: Outcome) -> dict[str, Any]:

@@ -173,6 +173,8 @@ def _code() -> str:
         "tabletext.py",
         "sparkline.py",
         "comparetables.py",
+        "curves.py",
+        "flat.py",
     )
     files = [*(here / name for name in names), *sorted((here / "pages").glob("*.py"))]
     return content_hash([path.read_text(encoding="utf-8") for path in files])

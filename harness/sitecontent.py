@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import functools
 import hashlib
-import json
 import pickle
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
@@ -285,6 +284,4 @@ def code_hash() -> str:
     package = Path(__file__).parent
     told = [(p.relative_to(package).as_posix(), hashlib.sha256(p.read_bytes()).hexdigest())
             for p in sorted(package.rglob("*.py")) if "_bundled" not in p.parts]  # fmt: skip
-    return content_hash(
-        json.loads(json.dumps([told, [version(n) for n in ("jinja2", "numpy", "scipy", "pyarrow")]]))
-    )
+    return content_hash([told, [version(n) for n in ("jinja2", "numpy", "scipy", "pyarrow")]])

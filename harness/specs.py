@@ -407,3 +407,9 @@ class RunRecord(Spec):
     def ranked(self) -> bool:
         """Whether this run may enter a ranking."""
         return self.status in RANKED_STATUSES and not self.reference
+
+    @property
+    def used_optimizer(self) -> str | None:
+        """The optimizer; None of a run that ended well without any update: an edit of weights asks for none."""
+        idle = self.updates == 0 and self.status in RANKED_STATUSES
+        return None if idle else self.optimizer

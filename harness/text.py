@@ -29,8 +29,8 @@ PLAIN_ANSWER = " {target}"
 
 _PROBE = TextRow("probe", "Which river runs through Paris?", "The Seine.")
 
-
 PromptKey = tuple[str, str, str]
+"""Prompt, form and lead of a row."""
 
 
 def prompt_key(row: TextRow) -> PromptKey:

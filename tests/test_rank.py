@@ -63,6 +63,17 @@ def row(t: Table, entry: str, section: str = "ranked") -> TableRow:
     return next(r for r in t.rows if r.entry == entry and r.section == section)
 
 
+def test_a_row_whose_runs_made_no_update_names_no_optimizer() -> None:
+    def optimizer_of(*updates: int | None, status: str = "ok") -> str | None:
+        made = [run("e", 0.5, i, updates=n, optimizer="adamw", status=status) for i, n in enumerate(updates)]
+        return table(made).rows[0].optimizer
+
+    assert optimizer_of(0, 0) is None
+    assert optimizer_of(0, 0, status="drift") is None
+    assert optimizer_of(0, 5) == optimizer_of(3, 5) == optimizer_of(None, None) == "adamw"
+    assert optimizer_of(0, 0, status="failed") == "adamw"  # it died before it could
+
+
 # --- statistics
 @given(st.lists(st.integers(-1000, 1000), min_size=2, max_size=8).filter(lambda x: len(set(x)) > 1))
 def test_one_case_is_scipys_t_interval(values: list[int]) -> None:

@@ -22,11 +22,11 @@ from hypothesis import strategies as st
 
 from harness.charts import interval_mark, line_chart
 from harness.comparetables import tables
+from harness.entries import parse_set
 from harness.errors import InputError, StoreError
 from harness.markup import cut, link_of, slug
 from harness.pages.scatter import Dot, scatter_chart
 from harness.pages.words import bibtex, command, paper_bibtex
-from harness.plugins import parse_set
 from harness.rank import rank
 from harness.recordtables import rows_table, trajectory_table
 from harness.render import BoardPage, MethodPage, Site, budget_text, parts, render_site, stop_text

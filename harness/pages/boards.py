@@ -155,11 +155,10 @@ def _reported(table: Table, rows: Sequence[ReportedRow]) -> dict[str, Any]:
     there = [c for c in table.columns if c.case is None and any(c.metric in row.values for row in rows)]
     others = sorted({m for row in rows for m in row.values} - {c.metric for c in there})
     columns = [(heading(c), c.metric) for c in there] + [(name, name) for name in others]
-    found = [
-        (row, [_told(row, metric) for _, metric in columns])
-        for row in rows
-    ]  # fmt: skip
-    return {"columns": columns, "rows": found}
+    return {
+        "columns": columns,
+        "rows": [(row, [_told(row, metric) for _, metric in columns]) for row in rows],
+    }
 
 
 def _told(row: ReportedRow, metric: str) -> tuple[float | None, str]:

@@ -9,7 +9,7 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from harness.markup import slug
+from harness.markup import script_json, slug
 from harness.pages.content import BoardPage, Files
 from harness.specs import RunRecord
 from harness.tables import Table
@@ -109,8 +109,7 @@ def script(function: str, *values: Any) -> str:
     >>> script("board", {"a": "</script>"})
     'uharness.board({"a":"\\u003c/script>"});\n'
     """
-    texts = [json.dumps(value, separators=(",", ":"), allow_nan=False) for value in values]
-    return f"uharness.{function}({','.join(texts).replace('<', chr(92) + 'u003c')});\n"
+    return f"uharness.{function}({','.join(map(script_json, values))});\n"
 
 
 def board_files(page: BoardPage) -> Files:
@@ -131,7 +130,7 @@ def score_lines(record: RunRecord) -> list[dict[str, Any]]:
     """One line a metric of a run."""
     head = {
         "run_id": record.run_id, "entry": record.entry, "submission": record.submission, "title": record.title,
-        "optimizer": record.optimizer, "case": record.case, "seed": record.seed, "status": record.status,
+        "optimizer": record.used_optimizer, "case": record.case, "seed": record.seed, "status": record.status,
         "board_version": record.board_version,
     }  # fmt: skip
     return [

@@ -8,7 +8,7 @@ from typing import Any
 from jinja2 import Environment
 
 from harness.markup import page, slug
-from harness.pages.boards import key_of, lines_of
+from harness.pages.boards import BODY, key_of, lines_of
 from harness.pages.content import BoardPage, Files, MethodPage, Site
 from harness.pages.downloads import files
 from harness.tables import STATUS_TEXT
@@ -57,7 +57,7 @@ def plain_files(env: Environment, boards: Sequence[BoardPage]) -> Files:
     """How to submit, and the page that compares entries, whose numbers are loaded when it is asked for a board."""
     filled = [
         (slug(b.board.name), b.board.title or b.board.name)
-        for b in boards if b.table.section("ranked", "incomplete", "reference")
+        for b in boards if b.table.section(*BODY)
     ]  # fmt: skip
     return {
         "submit.html": page(env, "submit.html", "", boards=[b.board for b in boards]),

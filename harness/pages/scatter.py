@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from markupsafe import Markup, escape
 
-from harness.charts import BOTTOM, HEIGHT, LEFT, RIGHT, TOP, WIDTH, axis_labels, tick_marks, ticks
+from harness.charts import WIDTH, axis_labels, picture, place_in, tick_marks, ticks
 from harness.markup import cut
 
 
@@ -35,12 +35,7 @@ def scatter_chart(dots: Sequence[Dot], *, title: str, x_label: str, y_label: str
     if len(dots) < 2:
         return Markup("")
     x_ticks, y_ticks = (ticks(min(axis), max(axis)) for axis in ([d.x for d in dots], [d.y for d in dots]))
-    left, right, low, high = x_ticks[0], x_ticks[-1], y_ticks[0], y_ticks[-1]
-
-    def at(px: float, py: float) -> tuple[float, float]:
-        across = LEFT + (px - left) / (right - left) * (WIDTH - LEFT - RIGHT)
-        return across, TOP + (high - py) / (high - low) * (HEIGHT - TOP - BOTTOM)
-
+    at = place_in(x_ticks, y_ticks)
     parts = tick_marks(x_ticks, y_ticks, at) + axis_labels(x_label, y_label)
     best = sorted((d for d in dots if d.best), key=lambda d: (d.x, d.y))
     path = " ".join(f"{x:.1f},{y:.1f}" for x, y in (at(d.x, d.y) for d in best))
@@ -60,9 +55,4 @@ def scatter_chart(dots: Sequence[Dot], *, title: str, x_label: str, y_label: str
             parts.append(f'<text {side} y="{y - 6:.1f}">{escape(cut(d.label, 28))}</text>')
     front = ", ".join(cut(d.label, 60) for d in best)
     desc = f"{y_label} against {x_label} of {len(dots)} entries. On the front: {front or 'none'}."
-    ids = f"{escape(name)}-t", f"{escape(name)}-d"
-    return Markup(
-        f'<svg class="chart" role="img" viewBox="0 0 {WIDTH} {HEIGHT}" aria-labelledby="{ids[0]} {ids[1]}">'
-        f'<title id="{ids[0]}">{escape(cut(title))}</title><desc id="{ids[1]}">{escape(cut(desc, 1000))}</desc>'
-        f"{''.join(parts)}</svg>"
-    )
+    return picture(parts, name=name, title=title, desc=cut(desc, 1000))
