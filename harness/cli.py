@@ -78,9 +78,9 @@ def submit(
 ) -> None:
     """Run methods on boards, record the results, and print the tables."""
     from harness import measures, preflight, stages, supervise
+    from harness.entries import parse_set, resolve_spec
     from harness.generate import choice
     from harness.judge import ready as judge_ready
-    from harness.plugins import parse_set, resolve_spec
     from harness.progress import progress
     from harness.robustness import report
     from harness.sweep import summary

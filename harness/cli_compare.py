@@ -67,9 +67,9 @@ def sweep(
     """Run a grid of settings, resumable, and print one table of it."""
     from harness import preflight, supervise
     from harness import sweep as sweeping
+    from harness.entries import parse_set
     from harness.flat import check_format, format_flat
     from harness.generate import choice
-    from harness.plugins import parse_set
     from harness.progress import progress
 
     check_format(format)
@@ -169,9 +169,9 @@ def compare(
     from harness.compare import Runner
     from harness.compareplan import Request, with_budget
     from harness.comparetables import tables
+    from harness.entries import parse_set
     from harness.flat import check_format, format_flat
     from harness.generate import choice
-    from harness.plugins import parse_set
     from harness.progress import progress
     from harness.shell import say
 

@@ -7,8 +7,9 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from harness import preflight, stages
+from harness.entries import Entry, resolve_spec
 from harness.errors import InputError, SubmissionError, near
-from harness.plugins import Entry, optimizer_names, resolve_spec
+from harness.plugins import optimizer_names
 from harness.preflight import Ready
 from harness.runs import RunSpec
 from harness.session import Session

@@ -65,8 +65,7 @@ def evaluate(
         )
     choice.check_models(session.generator, [path])
     case, seed = _case_of(ready, case), seed if seed is not None else ready.board.seeds[0]
-    spec = _spec(session, ready, path, case, seed)
-    folders = _references(session, ready, spec, reference)
+    spec, folders = _compared(session, ready, _spec(session, ready, path, case, seed), reference)
     folder = session.workspace.build / "evaluations" / f"{spec.run_id}-{os.getpid()}"
     try:
         spec.write(folder)
@@ -103,32 +102,24 @@ def _spec(session: Session, ready: Ready, path: str, case: str, seed: int) -> Ru
     )  # fmt: skip
 
 
-def _references(session: Session, ready: Ready, spec: RunSpec, reference: str) -> dict[str, Path]:
-    """Folders with the answers of the roles that metrics need: the original model, and the retrained one."""
-    return _original(session, ready, spec) | _retrained(session, ready, spec, reference)
-
-
-def _original(session: Session, ready: Ready, spec: RunSpec) -> dict[str, Path]:
-    if "original" not in ready.reference_roles:
-        return {}
-    name = preflight.filled(ready.board, ready.board.models["original"], spec.case, spec.seed)
-    path = preflight.path_of(name, session.workspace.roots)
-    roles = spec.model_copy(update={"models": {**spec.models, "original": path}})
-    return {"original": asking.reference(session, ready, roles, "original")}
-
-
-def _retrained(session: Session, ready: Ready, spec: RunSpec, reference: str) -> dict[str, Path]:
-    if not reference:
-        if "retain" not in ready.reference_roles:
-            return {}
-        reference = preflight.filled(ready.board, ready.board.models["retain"], spec.case, spec.seed)
-    run = session.workspace.runs
-    found = sorted(run.glob(f"*/{reference}/answers")) if run.is_dir() and "/" not in reference else []
+def _compared(
+    session: Session, ready: Ready, spec: RunSpec, reference: str
+) -> tuple[RunSpec, dict[str, Path]]:
+    """The spec with the models that metrics compare with, by role, and the folders of these models' answers."""
+    refs, needed = ready.board.models.items(), ready.reference_roles
+    names: dict[str, str] = {
+        role: preflight.filled(ready.board, ref, spec.case, spec.seed) for role, ref in refs if role in needed
+    }
+    names |= {"retain": reference} if reference else {}
+    runs, folders, paths = session.workspace.runs, dict[str, Path](), dict(spec.models)
+    found = sorted(runs.glob(f"*/{reference}/answers")) if reference and "/" not in reference else []
     if found:
-        return {"retain": _run_reference(found[0].parent, ready, spec, session)}
-    path = preflight.path_of(reference, session.workspace.roots)
-    roles = spec.model_copy(update={"models": {**spec.models, "retain": path}})
-    return {"retain": asking.reference(session, ready, roles, "retain")}
+        del names["retain"]
+        run = folders["retain"] = _run_reference(found[0].parent, ready, spec, session)
+        paths |= {"retain": str(run / "model")} if (run / "model").is_dir() else {}
+    paths |= {role: preflight.path_of(name, session.workspace.roots) for role, name in names.items()}
+    spec = spec.model_copy(update={"models": paths})
+    return spec, folders | {role: asking.reference(session, ready, spec, role) for role in names}
 
 
 def _run_reference(folder: Path, ready: Ready, spec: RunSpec, session: Session) -> Path:

@@ -75,7 +75,7 @@ def parse(choice: str) -> tuple[str, str]:
     kind, colon, rest = choice.partition(":")
     if kind != "openai" or not colon:
         raise InputError(f"no judge {choice!r}", "known: openai:URL#MODEL", "give the address of a server")
-    return openai.parse(rest)
+    return openai.parse(rest, "judge")
 
 
 class Judge:
@@ -102,16 +102,11 @@ class Judge:
             InputError: it cannot be reached, or has not the model, or several while none is named.
         """
         try:
-            cards = self.endpoint.call("/v1/models").get("data")
+            names = [str(card["id"]) for card in self.endpoint.cards(patient=False)]
         except RunError as problem:
             raise InputError(
                 f"the judge does not answer: {problem}", "", "start it, or leave --judge out"
             ) from None
-        names = (
-            [str(c["id"]) for c in cards if isinstance(c, dict) and "id" in c]
-            if isinstance(cards, list)
-            else []
-        )
         if not self.model and len(names) == 1:
             self.model = names[0]
         if self.model not in names:

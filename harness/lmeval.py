@@ -159,8 +159,6 @@ def _data_errors(suite: Suite) -> Iterator[None]:
     try:
         yield
     except (OSError, ValueError, RuntimeError, KeyError, DatasetsError) as error:
-        if isinstance(error, InputError):
-            raise
         first = (str(error).strip() or type(error).__name__).splitlines()[0]
         raise DataError(
             f"the data of lm-eval's {', '.join(suite.tasks)} cannot be read",

@@ -16,8 +16,9 @@ from pathlib import Path
 from typing import Any
 
 from harness import lmeval, models
+from harness.entries import Entry, board_settings, resolve
 from harness.errors import BoardError, InputError, SubmissionError, near
-from harness.plugins import Entry, board_settings, load_task, outline, resolve
+from harness.plugins import load_task, outline
 from harness.robustness import columns as robustness
 from harness.specs import Board, TaskRef, content_hash
 from harness.types import MetricInfo, Probe, Suite, Task, TextRow

@@ -20,9 +20,10 @@ from typing import Any, Literal, Protocol
 
 import numpy as np
 
+from harness.entries import resolve
 from harness.errors import RunError
 from harness.models import INSTRUCTION, LoadedModel, save, weights_hash
-from harness.plugins import load_source, resolve
+from harness.plugins import load_source
 from harness.preflight import bounds
 from harness.runs import RunSpec, cut_probes, read_json, write_json
 from harness.specs import content_hash

@@ -13,7 +13,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from harness import plugins, preflight
+from harness import entries, plugins, preflight
 from harness.errors import InputError, UharnessError, near
 from harness.leaderboard import load
 from harness.overall import Standing
@@ -239,7 +239,7 @@ def method_lines(workspace: Workspace) -> list[dict[str, Any]]:
             s = plugins.load_submission(name, workspace.submissions).submission
             kind = source.partition(":")[0] if ":" in source else "file"
             lines.append({"name": name, "title": s.title, "paper": s.paper, "goal": s.goal,
-                          "needs": list(plugins.needs_of(s, s.method)), "reference": s.reference,
+                          "needs": list(entries.needs_of(s, s.method)), "reference": s.reference,
                           "source": kind})  # fmt: skip
         except UharnessError as error:
             lines.append({"name": name, "title": "broken", "paper": str(error), "goal": "", "needs": [],
@@ -251,10 +251,10 @@ def method_text(workspace: Workspace, name: str) -> str:
     """One submission: what it is, and its settings with their defaults."""
     loaded = plugins.load_submission(name, workspace.submissions)
     s = loaded.submission
-    about, needs = inspect.getdoc(type(s.method)) or "", plugins.needs_of(s, s.method)
+    about, needs = inspect.getdoc(type(s.method)) or "", entries.needs_of(s, s.method)
     lines = [f"{name}: {s.title}", about, f"paper: {s.paper or '-'}", f"needs: {', '.join(needs) or '-'}",
              f"goal: {s.goal}", "settings (--set KEY=VALUE):"]  # fmt: skip
-    lines += [f"  {key} = {json.dumps(value, default=str)}" for key, value in plugins.settings_of(s).items()]
+    lines += [f"  {key} = {json.dumps(value, default=str)}" for key, value in entries.settings_of(s).items()]
     lines += [f"  try {key} = {json.dumps(list(values))}" for key, values in s.search_space.items()]
     return "\n".join(lines)
 

@@ -19,10 +19,10 @@ from typing import Any
 from harness import chains, models, preflight
 from harness import judge as judging
 from harness.asking import ask, references, refuse_same
+from harness.entries import Entry
 from harness.errors import InputError, RunError, near
 from harness.generate import choice
 from harness.measures import axes_of, grade, measure, measure_axes
-from harness.plugins import Entry
 from harness.preflight import Ready
 from harness.recording import make_record, save_record
 from harness.runs import RunSpec, Source, done, mark_done, read_json, write_json

@@ -1,31 +1,14 @@
 """Run records in DuckDB: the one database that tables, pages and queries read.
 
 The files under the leaderboards folders are the truth; the database is derived from them, and can be built
-anew at any time. A database belongs to one list of leaderboards folders. Its tables:
-
-- `runs`: one line per run. The record's plain fields, `case_id`, its dictionaries as JSON, and `record`, its
-  exact text; `file`, `file_size`, `file_mtime_ns` say where it was read from.
-- `scores`: run_id, metric, value, n, why. `value` is NULL where there is none, and `why` says the reason.
-- `rows`: run_id, position, metric, row_id, value, probe, why, prompt, target, answer. Texts are NULL where
-  the rows are not public.
-- `trajectories`: run_id, step, updates, charged_s, metric, value, why.
-- `diagnostics`: run_id, kind, name, block, role, measure, step, updates, charged_s, value, why.
-- `ledgers`: run_id, trainings, proxy_evaluations, full_evaluations, charged_s, gpu_hours, judge_calls,
-  judge_tokens, selection, proxy_rows, proxy_rows_in_probes, dropped.
-- `absent`: run_id, why, file, file_size, file_mtime_ns: what should be here and is not.
-- `comparisons`: one line per comparison of optimizers: comparison, board, board_version, hardware, seconds,
-  until_slowest, complete, its exact text; of one that cannot be read only `why` and the file.
-- `comparison_runs`: comparison, loss, optimizer, lr, role, picked, final, run_id, proxy, jsd.
-- `meta`: `schema`, the number of this layout.
+anew at any time. A database belongs to one list of leaderboards folders. `ingest` lists its tables.
 """
 
 from __future__ import annotations
 
 import contextlib
 import time
-from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -38,6 +21,7 @@ from harness.bootstrap import PerRow
 from harness.comparisons import Comparison
 from harness.database import Database, UnusableDatabase
 from harness.errors import InputError, StoreError
+from harness.ingest import COMPARED, FILE, TABLES, build, is_current, names_of, put, put_compared, state
 from harness.recordfiles import Absent, find_records, parse_record, remove_leftovers, write_files
 from harness.recordlines import Batch, Stamp, stamp
 from harness.recordtables import COLUMNS, DIAGNOSTICS, ROWS, TRAJECTORY, trajectory_of
@@ -49,49 +33,7 @@ if TYPE_CHECKING:
     import duckdb
     import pyarrow as pa
 
-SCHEMA = 4
-_RUN = "run_id VARCHAR, "
-_FILE = "file VARCHAR, file_size BIGINT, file_mtime_ns BIGINT"
-_TABLES = {
-    "runs": (
-        f"{_RUN} board VARCHAR, board_version VARCHAR, entry VARCHAR, submission VARCHAR, title VARCHAR, "
-        "reference BOOLEAN, optimizer VARCHAR, case_id VARCHAR, seed BIGINT, status VARCHAR, error VARCHAR, "
-        "started VARCHAR, stopped VARCHAR, charged_s DOUBLE, overshoot_s DOUBLE, updates BIGINT, "
-        "examples BIGINT, tokens BIGINT, peak_gib DOUBLE, config JSON, budget JSON, env JSON, hashes JSON, "
-        f"lanes_s JSON, record VARCHAR, {_FILE}"
-    ),
-    "scores": f"{_RUN} metric VARCHAR, value DOUBLE, n BIGINT, why VARCHAR",
-    "rows": (
-        f"{_RUN} position BIGINT, metric VARCHAR, row_id VARCHAR, value DOUBLE, probe VARCHAR, why VARCHAR, "
-        "prompt VARCHAR, target VARCHAR, answer VARCHAR"
-    ),
-    "trajectories": (
-        f"{_RUN} step BIGINT, updates BIGINT, charged_s DOUBLE, metric VARCHAR, value DOUBLE, why VARCHAR"
-    ),
-    "diagnostics": (
-        f"{_RUN} kind VARCHAR, name VARCHAR, block BIGINT, role VARCHAR, measure VARCHAR, step BIGINT, "
-        "updates BIGINT, charged_s DOUBLE, value DOUBLE, why VARCHAR"
-    ),
-    "ledgers": (
-        f"{_RUN} trainings BIGINT, proxy_evaluations BIGINT, full_evaluations BIGINT, charged_s DOUBLE, "
-        "gpu_hours DOUBLE, judge_calls BIGINT, judge_tokens BIGINT, selection VARCHAR, proxy_rows BIGINT, "
-        "proxy_rows_in_probes BIGINT, dropped BIGINT"
-    ),
-    "absent": f"{_RUN} why VARCHAR, {_FILE}",
-}
-_COMPARED = {
-    "comparisons": (
-        "comparison VARCHAR, board VARCHAR, board_version VARCHAR, hardware VARCHAR, seconds DOUBLE, "
-        f"until_slowest BOOLEAN, complete BOOLEAN, text VARCHAR, why VARCHAR, {_FILE}"
-    ),
-    "comparison_runs": (
-        "comparison VARCHAR, loss VARCHAR, optimizer VARCHAR, lr DOUBLE, role VARCHAR, picked BOOLEAN, "
-        "final BOOLEAN, run_id VARCHAR, proxy DOUBLE, jsd DOUBLE"
-    ),
-}
-"""Few and small: all of them are replaced when one has changed."""
 _LEFTOVER_S = 3600.0
-_RUNS_AT_ONCE = 200
 
 
 @dataclass(frozen=True)
@@ -175,7 +117,7 @@ class Store:
             if connection is None:
                 stack.close()
                 return self.rebuild()
-            names = ", ".join(_names(_FILE))
+            names = ", ".join(names_of(FILE))
             runs = connection.execute(f"SELECT run_id, {names} FROM runs").fetchall()
             lacks = connection.execute(f"SELECT run_id, {names} FROM absent").fetchall()
             compared = set(connection.execute(f"SELECT {names} FROM comparisons").fetchall())
@@ -190,7 +132,7 @@ class Store:
         if todo or gone or compared != {stamp(p) for p in comparisons.find(self._roots).values()}:
             self._ingest([found[run_id] for run_id in todo], gone)
         with self._reading() as connection:
-            count, absent = _state(connection)
+            count, absent = state(connection)
         removed = tuple(run_id for run_id in gone if run_id in {r[0] for r in runs})
         return StoreReport(count, _without(todo, absent), removed, (*absent, *shadowed))
 
@@ -198,7 +140,7 @@ class Store:
         """Column names and rows of a statement that reads; one that writes, or wants a file, is refused."""
         import duckdb
 
-        known = f"tables: {', '.join([*_TABLES, *_COMPARED])}"
+        known = f"tables: {', '.join([*TABLES, *COMPARED])}"
         with self._reading() as connection:
             try:
                 cursor = connection.execute(sql)
@@ -253,28 +195,10 @@ class Store:
             files = connection.execute(sql).fetchall()
         return [comparisons.read(Path(file)) for (file,) in files]
 
-    def load_rows(self, run_id: str, per_probe: int = 50) -> list[dict[str, Any]]:
-        """The long per-row table of a run, cut to the first `per_probe` rows of each probe, in file order."""
-        return self.load_all_rows(per_probe, run_id).get(run_id, [])
-
-    def load_all_rows(
-        self, per_probe: int = 50, run_id: str | None = None
-    ) -> dict[str, list[dict[str, Any]]]:
-        """As `load_rows`, for every run that has rows, in one go."""
-        names = ", ".join(COLUMNS[ROWS])
-        sql = (
-            f"WITH mine AS (SELECT run_id, position, {names}, "
-            "min(position) OVER (PARTITION BY run_id, probe, row_id) AS first "
-            "FROM rows WHERE $1 IS NULL OR run_id = $1) "
-            f"SELECT run_id, {names} FROM mine QUALIFY "
-            "dense_rank() OVER (PARTITION BY run_id, probe ORDER BY first) <= $2 ORDER BY run_id, position"
-        )
-        with self._reading() as connection:
-            lines = connection.execute(sql, [run_id, per_probe]).fetchall()
-        found: dict[str, list[dict[str, Any]]] = {}
-        for run, *line in lines:
-            found.setdefault(run, []).append(dict(zip(COLUMNS[ROWS], line, strict=True)))
-        return found
+    def load_rows(self, run_id: str) -> list[dict[str, Any]]:
+        """As `load_rows_of`, for one run and as lines; none where it has no table."""
+        table = self.load_rows_of([run_id]).get(run_id)
+        return table.to_pylist() if table is not None else []
 
     def load_row_values(self, board: str, metrics: Sequence[str]) -> dict[str, dict[str, PerRow]]:
         """Per-row values of some metrics of a board's runs, by run id and metric; runs without rows are not in it."""
@@ -367,7 +291,7 @@ class Store:
     def _open_current(self, stack: contextlib.ExitStack) -> duckdb.DuckDBPyConnection | None:
         try:
             connection = stack.enter_context(self._file.reading())
-            if _is_current(connection):
+            if is_current(connection):
                 return connection
         except UnusableDatabase:
             return None
@@ -382,9 +306,9 @@ class Store:
             try:
                 connection = self._file.connect(deadline)
                 with contextlib.closing(connection):
-                    if usable := _is_current(connection):
-                        failed = _put(connection, batch, paths, gone)
-                        _put_compared(connection, comparisons.find(self._roots))
+                    if usable := is_current(connection):
+                        failed = put(connection, batch, paths, gone)
+                        put_compared(connection, comparisons.find(self._roots))
             except UnusableDatabase:
                 usable = False
             if not usable:
@@ -396,128 +320,12 @@ class Store:
         found, shadowed = find_records(self._roots)
         states: list[tuple[int, tuple[Absent, ...]]] = []
         compared = comparisons.find(self._roots)
-        self._file.replace_with(partial(_build, found=found, compared=compared, states=states), deadline)
+        self._file.replace_with(partial(build, found=found, compared=compared, states=states), deadline)
         count, absent = states[0]
         return StoreReport(count, _without(sorted(found), absent), (), (*absent, *shadowed))
-
-
-def _build(
-    scratch: Path, *, found: Mapping[str, Path], compared: Mapping[str, Path],
-    states: list[tuple[int, tuple[Absent, ...]]],
-) -> None:  # fmt: skip
-    with contextlib.closing(Database(scratch).connect(0.0)) as connection:
-        for name, columns in {**_TABLES, **_COMPARED}.items():
-            connection.execute(f"CREATE TABLE {name} ({columns})")
-        connection.execute(f"CREATE TABLE meta AS SELECT {SCHEMA} AS schema")
-        paths = sorted(found.values())
-        parts = [paths[start : start + _RUNS_AT_ONCE] for start in range(0, len(paths), _RUNS_AT_ONCE)]
-        for part, batch in zip(parts, _ahead(Batch.of, parts), strict=True):
-            _put(connection, batch, part, ())
-        _put_compared(connection, compared)
-        states.append(_state(connection))
-
-
-def _ahead(read: Callable[[Sequence[Path]], Batch], parts: Sequence[Sequence[Path]]) -> Iterator[Batch]:
-    """`read` of each part, in order; the next two are read while one is stored."""
-    with ThreadPoolExecutor(2) as pool:
-        waiting = deque(pool.submit(read, part) for part in parts[:2])
-        for part in [*parts[2:], None, None][: len(parts)]:
-            batch = waiting.popleft().result()
-            if part is not None:
-                waiting.append(pool.submit(read, part))
-            yield batch
-
-
-def _put(
-    connection: duckdb.DuckDBPyConnection, batch: Batch, paths: Sequence[Path], gone: Sequence[str]
-) -> list[str]:
-    """Stores a batch; if that fails, its runs one by one. What still fails is absent, and returned."""
-    failed: list[str] = []
-    try:
-        _put_at_once(connection, batch, gone)
-    except StoreError:
-        if not paths:
-            raise
-        for path in paths:
-            try:
-                _put_at_once(connection, Batch.of([path]), gone)
-            except StoreError as error:
-                only = Batch({path.stem})
-                only.lacks(path.stem, stamp(path), f"cannot be stored: {error}")
-                _put_at_once(connection, only, gone)
-                failed.append(f"{path} cannot be stored: {error}")
-    return failed
-
-
-def _put_at_once(connection: duckdb.DuckDBPyConnection, batch: Batch, gone: Iterable[str]) -> None:
-    """Replaces the batch's runs, and deletes those that are gone, in one transaction."""
-    import duckdb
-    import pyarrow as pa
-
-    try:
-        tables = {name: [pa.Table.from_pylist(lines)] for name, lines in batch.lines.items() if lines}
-        tables |= {name: given for name, given in batch.tables.items() if given}
-        connection.execute("BEGIN")
-        which = "WHERE run_id IN (SELECT unnest($1::VARCHAR[]))"
-        there = f"SELECT run_id FROM runs {which} UNION SELECT run_id FROM absent {which}"
-        out = [run for (run,) in connection.execute(there, [[*sorted(batch.run_ids), *gone]]).fetchall()]
-        for name in _TABLES if out else ():
-            connection.execute(f"DELETE FROM {name} {which}", [out])
-        for name, parts in sorted(tables.items()):
-            connection.register("batch", pa.concat_tables(parts))
-            connection.execute(f"INSERT INTO {name} BY NAME SELECT * FROM batch")
-            connection.unregister("batch")
-        connection.execute("COMMIT")
-    except (duckdb.Error, pa.ArrowException, OverflowError, UnicodeError) as error:
-        with contextlib.suppress(duckdb.Error):  # no transaction is open when the tables could not be made
-            connection.execute("ROLLBACK")
-        raise StoreError(str(error).splitlines()[0]) from error
-
-
-def _put_compared(connection: duckdb.DuckDBPyConnection, found: Mapping[str, Path]) -> None:
-    """Replaces all comparisons, in one transaction; one that cannot be read is a line that says why."""
-    lines: dict[str, list[dict[str, Any]]] = {name: [] for name in _COMPARED}
-    for name, path in found.items():
-        line: dict[str, Any] = dict(zip(_names(_FILE), stamp(path), strict=True)) | {"comparison": name}
-        try:
-            made = comparisons.read(path)
-        except StoreError as error:
-            lines["comparisons"].append(line | {"why": str(error).removeprefix(f"{path} ")})
-            continue
-        told = ("board_version", "hardware", "seconds", "until_slowest", "complete")
-        line |= {"board": made.base, "text": path.read_text(encoding="utf-8")}
-        lines["comparisons"].append(line | {key: getattr(made, key) for key in told})
-        lines["comparison_runs"] += comparisons.lines(made)
-    connection.execute("BEGIN")
-    for name, columns in _COMPARED.items():
-        connection.execute(f"DELETE FROM {name}")
-        for given in lines[name]:
-            values = [given.get(column) for column in _names(columns)]
-            connection.execute(f"INSERT INTO {name} VALUES ({', '.join('?' * len(values))})", values)
-    connection.execute("COMMIT")
-
-
-def _is_current(connection: duckdb.DuckDBPyConnection) -> bool:
-    import duckdb
-
-    try:
-        return connection.execute("SELECT schema FROM meta").fetchall() == [(SCHEMA,)]
-    except duckdb.CatalogException:
-        return False
-
-
-def _state(connection: duckdb.DuckDBPyConnection) -> tuple[int, tuple[Absent, ...]]:
-    count = connection.execute("SELECT count(*) FROM runs").fetchall()[0][0]
-    compared = "SELECT file, why FROM comparisons WHERE why IS NOT NULL"
-    lines = connection.execute(f"SELECT file, why FROM absent UNION ALL {compared} ORDER BY 1, 2").fetchall()
-    return count, tuple(Absent(Path(file), why) for file, why in lines)
 
 
 def _without(run_ids: Iterable[str], absent: Iterable[Absent]) -> tuple[str, ...]:
     """The run ids whose record itself is not among what is absent."""
     unread = {a.path.stem for a in absent if a.path.suffix == ".json"}
     return tuple(run_id for run_id in run_ids if run_id not in unread)
-
-
-def _names(columns: str) -> list[str]:
-    return [column.split()[0] for column in columns.split(",")]

@@ -15,9 +15,9 @@ from dataclasses import dataclass
 from typing import Any
 
 from harness import preflight, stages
+from harness.entries import Entry, parse_set, resolve_spec
 from harness.errors import InputError, SubmissionError, near
 from harness.flat import Flat, Value
-from harness.plugins import Entry, parse_set, resolve_spec
 from harness.preflight import Ready
 from harness.rank import cell_of, column_of
 from harness.runs import RunSpec

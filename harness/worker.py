@@ -23,10 +23,11 @@ from harness import answers as answering
 from harness import losses, models
 from harness.batches import Batch
 from harness.clock import Allowance, Clock, read_journal
+from harness.entries import board_settings, resolve
 from harness.errors import InvalidRun, RunError
 from harness.job import Job, Plan
 from harness.loop import warm_up
-from harness.plugins import board_settings, load_source, load_task, resolve
+from harness.plugins import load_source, load_task
 from harness.runs import RunSpec, cut_case, cut_probes, read_json, write_json
 from harness.scoring import token_logp
 from harness.specs import LoraSpec, OptimizerSpec, Stop
@@ -258,25 +259,26 @@ def jsd(folder: Path) -> None:
 # --- robustness axes ------------------------------------------------------------------------------------------------
 def relearn(folder: Path) -> None:
     """What a few forget rows bring back of the others: relearn.json, and curves among the diagnostics."""
-    from harness.robustness.relearn import run_relearn
-
-    run_relearn(folder, _case, _load, _begin)
+    _axis("relearn", folder)
 
 
 def quantise(folder: Path) -> None:
     """What is left, or back, with rounded weights: quantise.json."""
-    from harness.robustness.quantise import run_quantise
-
-    run_quantise(folder, _case, _load, _begin)
+    _axis("quantise", folder)
 
 
 def paraphrase(folder: Path) -> None:
     """The forget questions in other words: paraphrase.json."""
-    from harness.robustness.paraphrase import run_paraphrase
-
-    run_paraphrase(folder, _case, _load, _begin)
+    _axis("paraphrase", folder)
 
 
+def _axis(name: str, folder: Path) -> None:
+    from harness.robustness.stage import run_axis
+
+    run_axis(name, folder, _case, _load, _begin)
+
+
+# --- lbq ------------------------------------------------------------------------------------------------------------
 def lbq(folder: Path) -> None:
     """Let a language model grade a run's answers: lbq.json."""
     from harness.judge import run_lbq

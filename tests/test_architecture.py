@@ -38,6 +38,7 @@ LEVELS = [
         "modadd",
         "recordtables",
         "plugins",
+        "entries",
         "workspace",
         "tasks",
         "intervals",
@@ -83,7 +84,7 @@ LEVELS = [
         "preflight",
         "robustness",
     },
-    {"loop", "edits", "select", "store", "curves", "markup", "charts", "site"},
+    {"loop", "edits", "select", "ingest", "store", "curves", "markup", "charts", "site"},
     {
         "session",
         "asking",
@@ -122,6 +123,7 @@ LIGHT = {
     "leaderboard",
     "store",
     "plugins",
+    "entries",
     "workspace",
     "runs",
     "preflight",
@@ -205,7 +207,7 @@ def test_light_modules_do_not_load_torch(name: str) -> None:
 def test_only_the_store_speaks_sql() -> None:
     speaking = {p.stem for p in modules() if "duckdb" in p.read_text().replace("uharness.duckdb", "")
                 and "import duckdb" in p.read_text()}  # fmt: skip
-    assert speaking <= {"store", "database", "recordlines"}
+    assert speaking <= {"store", "ingest", "database", "recordlines"}
 
 
 def test_only_the_stages_know_no_task_by_name() -> None:

@@ -5,7 +5,8 @@ import json
 import pytest
 from conftest import ROOT
 
-from harness.plugins import load_submission, resolve
+from harness.entries import resolve
+from harness.plugins import load_submission
 from harness.select import moments_of
 
 

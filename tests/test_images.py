@@ -56,7 +56,9 @@ def test_the_task_is_that_of_the_board():
 
 @pytest.mark.slow
 def test_the_images_are_those_that_scikit_learn_bundles():
-    bundled = pytest.importorskip("sklearn.datasets").load_digits()
+    from sklearn.datasets import load_digits
+
+    bundled = load_digits()
     task = digits()
     train, test = halves(bundled.target)
     for split, index in (("train", train), ("test", test)):
@@ -133,6 +135,10 @@ def test_wrong_labels_are_wrong_and_fixed():
         ({"requests": {"a": {"classes": [str(k) for k in range(10)]}}}, "901 of 901"),
         ({"columns": {"images": "img"}}, "did you mean image"),
         ({"request": {}}, "did you mean requests"),
+        ({"columns": "img"}, "columns is 'img'; it is a table"),
+        ({"columns": {"channels": 2}}, "channels is 2; it is 1 or 3"),
+        ({"requests": {"a": {"classes": "33"}}}, "classes is a list of names"),
+        ({"requests": {"a": {"classes": 3}}}, "classes is a list of names"),
     ],
 )  # fmt: skip
 def test_bad_options_are_refused_in_one_line(options, said):
@@ -155,7 +161,6 @@ def test_other_mistakes_are_refused(tmp_path):
 
 # --- loaders ---
 def test_a_folder_in_the_hubs_shape(tmp_path):
-    pytest.importorskip("PIL")
     folder = hub_folder(tmp_path / "set")
     images = images_data.load(str(folder), Columns(image="img", label="fine_label"))
     assert images.names == ("oak", "pine", "seal")
@@ -188,7 +193,6 @@ def test_a_folder_in_the_hubs_shape(tmp_path):
     ],
 )
 def test_columns_of_other_things_are_refused(tmp_path, values, labels, said):
-    pytest.importorskip("PIL")
     column = [values] if values == 1 else [v if v is None else {"bytes": v, "path": None} for v in values]
     bytes_or_path = pa.struct([("bytes", pa.binary()), ("path", pa.string())])
     table = pa.table(
@@ -204,7 +208,8 @@ def test_columns_of_other_things_are_refused(tmp_path, values, labels, said):
 def test_offline_the_hub_gives_one_line():
     with pytest.raises(DataError, match="cannot be read") as caught:
         images_data.load("uoft-cs/cifar100", Columns())
-    assert "--data-dir" in str(caught.value) and "\n" not in str(caught.value)
+    said = str(caught.value)
+    assert "give a folder with its files as data" in said and "--data-dir" not in said and "\n" not in said
 
 
 def test_arrays_that_do_not_fit_are_refused(tmp_path):
@@ -580,3 +585,18 @@ def test_runs_on_digits_from_weights_to_table(uharness, workspace):
     assert found["retrain_again"]["tow"] > 0.95 and 0 < found["retrain_again"]["weights.error"] < 0.5
     assert found["scrub"]["cost.updates"] == 2 and found["scrub"]["tow"] < 0.2
     assert all(None not in row.values() for row in found.values())
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("reference", [(), ("--reference", "mini:digits/class-again-0")])
+def test_a_checkpoint_is_compared_with_the_retrained_model(uharness, workspace, reference):
+    (workspace / "leaderboards" / "tiny-digits.toml").write_text(BOARD)
+    ran = uharness(
+        "evaluate", "mini:digits/target-0", "--board", "tiny-digits", "--json", "out.json", *reference
+    )
+    assert ran.code == 0, ran.err
+    report = json.loads((workspace / "out.json").read_text())
+    other = reference[1].rpartition("/")[2] if reference else "class-retain-0"
+    mine, theirs = (models.load(str(models.MINI / "digits" / n)).model for n in ("target-0", other))
+    p, q = (torch.cat([w.detach().flatten().double() for w in m.parameters()]) for m in (mine, theirs))
+    assert report["scores"]["weights.error"]["value"] == pytest.approx(float((p - q).norm() / q.norm()))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import http.server
 import json
+import socket
 import threading
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
@@ -200,11 +201,29 @@ def test_a_key_goes_out_as_a_bearer_token(
 
 
 # --- the choice -----------------------------------------------------------------------------------------------------
-@pytest.mark.parametrize("choice", ["gpt", "openai", "openai:", "openai:box", "vllm:http://box"])
-def test_a_wrong_choice_is_refused_in_a_line(choice: str) -> None:
+@pytest.mark.parametrize(
+    ("choice", "says"),
+    [
+        ("gpt", "no judge 'gpt'"),
+        ("openai", "no judge 'openai'"),
+        ("openai:", "judge openai: '' is no address"),
+        ("openai:box", "judge openai: 'box' is no address"),
+        ("vllm:http://box", "no judge 'vllm:http://box'"),
+    ],
+)
+def test_a_wrong_choice_is_refused_in_a_line(choice: str, says: str) -> None:
     with pytest.raises(InputError) as caught:
         parse(choice)
-    assert "\n" not in str(caught.value)
+    assert str(caught.value).startswith(says) and "\n" not in str(caught.value)
+
+
+def test_a_judge_that_is_not_there_is_told_at_the_first_try(tmp_path: Path) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as one:
+        url = f"http://127.0.0.1:{one.getsockname()[1]}"
+    waits: list[float] = []
+    with pytest.raises(InputError, match=r"the judge does not answer: .*refused"):
+        Judge(url, "small", tmp_path, Endpoint(url, sleep=waits.append)).check()
+    assert waits == []
 
 
 def test_the_model_is_settled_before_anything_runs(server: Server, tmp_path: Path) -> None:

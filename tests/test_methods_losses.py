@@ -17,11 +17,12 @@ from torch import Tensor
 from harness import losses
 from harness.batches import Batch
 from harness.clock import Allowance, Clock
+from harness.entries import resolve
 from harness.errors import SubmissionError
 from harness.job import Job, Plan
 from harness.loop import fit
 from harness.models import MINI, LoadedModel, load
-from harness.plugins import load_submission, load_task, resolve
+from harness.plugins import load_submission, load_task
 from harness.scoring import row_means, score, token_logp
 from harness.specs import Batching, OptimizerSpec, TaskRef, Template
 from harness.text import Encoder

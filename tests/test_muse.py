@@ -9,11 +9,12 @@ from tiny_muse import TOWNS, build, save_hub, save_json, world
 from tiny_text import CHAT, random_llama, word_tokenizer
 
 from harness import scoring
+from harness.entries import resolve_spec
 from harness.errors import DataError
 from harness.metrics import privacy
 from harness.metrics.text import rouge
 from harness.models import LoadedModel
-from harness.plugins import outline, resolve_spec
+from harness.plugins import outline
 from harness.specs import TaskRef, Template
 from harness.tasks import muse_scores
 from harness.tasks.muse import ANSWER_TOKENS, CUTS, VERBATIM_TOKENS, chunks
@@ -135,7 +136,7 @@ def test_the_hubs_shape_without_a_split_names_what_there_is(tmp_path):
 def test_a_file_that_is_no_json_is_named(tmp_path):
     save_json(tmp_path, world())
     (tmp_path / "raw_forget.json").write_text('{"text": ')
-    with pytest.raises(DataError, match=r"raw_forget\.json is not JSON"):
+    with pytest.raises(DataError, match=r"raw_forget\.json line 1 is not JSON"):
         build(tmp_path)
     (tmp_path / "raw_forget.json").write_bytes('["Ein Café"]'.encode("latin-1"))
     with pytest.raises(DataError, match=r"raw_forget\.json is not UTF-8; byte 9 is 0xe9"):

@@ -16,12 +16,13 @@ from test_loop import Line, Now, rows
 from tiny_text import random_llama, word_tokenizer
 
 from harness.clock import Allowance, Clock
+from harness.entries import Entry, resolve
 from harness.errors import InputError
 from harness.job import Job, Plan
 from harness.loop import fit
 from harness.models import LoadedModel
 from harness.parallel import Distributed, Parallel
-from harness.plugins import Entry, load_submission, resolve
+from harness.plugins import load_submission
 from harness.scoring import token_logp
 from harness.specs import Batching, OptimizerSpec, Stop, Template
 from harness.text import Encoder

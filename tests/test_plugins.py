@@ -8,16 +8,9 @@ from pathlib import Path
 
 import pytest
 
+from harness.entries import parse_set, resolve, resolve_spec, settings_of
 from harness.errors import InputError, SubmissionError
-from harness.plugins import (
-    load_submission,
-    load_task,
-    parse_set,
-    resolve,
-    resolve_spec,
-    settings_of,
-    submission_names,
-)
+from harness.plugins import load_submission, load_task, submission_names
 from harness.specs import TaskRef, Template
 
 ROOT = Path(__file__).parent.parent

@@ -14,11 +14,12 @@ from torch import Tensor
 
 from harness import losses
 from harness.batches import Batch, Update
+from harness.entries import resolve
 from harness.errors import InvalidRun, SubmissionError
 from harness.job import Job
 from harness.loop import fit
 from harness.models import LoadedModel
-from harness.plugins import load_submission, resolve
+from harness.plugins import load_submission
 from harness.runs import RunSpec
 from harness.scoring import token_logp
 from harness.specs import Batching, Board, LoraSpec, OptimizerSpec, Template

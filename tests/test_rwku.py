@@ -152,12 +152,15 @@ def test_the_hash_follows_what_is_asked(tmp_path: Path) -> None:
     [
         ({"target": 2}, "no option 'target'; did you mean targets"),
         ({"targets": 4}, "there are 3 targets"),
-        ({"targets": True}, "a number or a list"),
+        ({"targets": True}, "it is a whole number of at least 1 or a list of names"),
         ({"targets": ["Odo Pelt"]}, "did you mean Odo Pell"),
         ({"prompts": "short"}, "prompts is 'short'"),
         ({"forget": "negative"}, "forget is 'negative'"),
         ({"mmlu": True}, "it is a table"),
-        ({"mmlu": {"shot": 5}}, "no 'shot'; did you mean shots"),
+        ({"mmlu": {"shot": 5}}, "no option 'shot'; did you mean shots"),
+        ({"mmlu": {"tasks": "mmlu"}}, "rwku's mmlu's option tasks is 'mmlu'; it is a list of lm-eval tasks"),
+        ({"utility": {"limit": 0}}, "limit is 0; it is a whole number of at least 1"),
+        ({"refusal": 3}, "refusal is 3; it is a text"),
         ({"refusal": "nowhere.txt"}, "do not exist"),
     ],
 )
@@ -257,6 +260,7 @@ def test_offline_is_one_line() -> None:
         build("nobody/has-this")
     text = str(error.value)
     assert "forget_target, file All/intro.json" in text and "HF_HUB_OFFLINE" in text and "\n" not in text
+    assert "give a folder with its files as data" in text and "--data-dir" not in text
 
 
 def test_a_hub_board_shows_its_table_without_data() -> None:

@@ -20,9 +20,10 @@ from torch import nn
 
 from harness import select, stages
 from harness.edits import soups
+from harness.entries import resolve
 from harness.errors import ModelError, RunError, SubmissionError
 from harness.models import MINI, LoadedModel, load, save, with_adapters
-from harness.plugins import load_submission, resolve
+from harness.plugins import load_submission
 from harness.recording import _ledger
 from harness.runs import RunSpec, Source, read_json, write_json
 from harness.select import ORIGINAL, Pool

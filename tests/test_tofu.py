@@ -11,7 +11,7 @@ import pytest
 from harness.errors import DataError
 from harness.metrics.utility import MODEL_UTILITY_PARTS
 from harness.specs import TaskRef, Template
-from harness.tasks import tofu, tofu_data, tofu_privacy
+from harness.tasks import textlists, tofu, tofu_privacy
 from harness.tasks.tofu_resources import subjects
 from harness.types import (
     Answers,
@@ -153,7 +153,10 @@ def test_unknown_split_option_folder(tmp_path):
         build(folder, "forget_05")
     with pytest.raises(DataError, match="did you mean retain"):
         build(folder, retian="retain95")
-    with pytest.raises(DataError, match=r"does not exist.*--data-dir"):
+    for wrong in ({"idk": 3}, {"mia": 3}, {"refusal": ["a"]}):
+        with pytest.raises(DataError, match=f"tofu's option {next(iter(wrong))} is .*; it is a text"):
+            build(folder, **wrong)
+    with pytest.raises(DataError, match=r"does not exist.*as data"):
         build(tmp_path / "nowhere")
 
 
@@ -244,9 +247,10 @@ def test_without_the_hub_one_line_says_what_to_pass(monkeypatch):
         raise ConnectionError("cannot reach the hub\nand a long story")
 
     monkeypatch.setattr(datasets, "load_dataset", offline)
-    with pytest.raises(DataError, match="--data-dir") as caught:
+    with pytest.raises(DataError, match="give a folder with its files as data") as caught:
         tofu.build(TaskRef(name="tofu", split="forget05"), Template())
     assert "locuslab/TOFU" in str(caught.value) and "long story" not in str(caught.value)
+    assert "--data-dir" not in str(caught.value)  # `submit` has no such option
 
 
 def test_rows_of_the_hub_and_the_commit_they_came_from(monkeypatch, tmp_path):
@@ -333,7 +337,7 @@ def test_bad_files_of_answers(tmp_path, content, shown):
     path = tmp_path / "idk.jsonl"
     path.write_text(content)
     with pytest.raises(DataError, match=shown):
-        tofu_data.read_texts(path)
+        textlists.read_texts(path)
 
 
 # --- scores ---

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from harness import doctor, preflight
-from harness.plugins import resolve_spec
+from harness.entries import resolve_spec
 from harness.specs import TaskRef
 from harness.tasks.tofu_data import PAIRS
 from harness.workspace import Workspace
@@ -65,7 +65,7 @@ def no_data(*_, **__):
 
 
 def test_columns_are_known_without_the_hub(shipped, monkeypatch):
-    monkeypatch.setattr("harness.tasks.tofu_data.Hub.rows", no_data)
+    monkeypatch.setattr("harness.tasks.sources.Hub.rows", no_data)
     known = preflight.described(shipped.board("tofu-1b-forget10"), shipped)
     assert known.cases == ("forget10",) and known.hub == ("locuslab/TOFU",)
     assert set(known.board.columns) <= set(known.metrics)
@@ -83,7 +83,7 @@ def test_an_outline_is_what_the_task_says(tmp_path):
 
 
 def test_the_doctor_says_what_the_hub_is_needed_for(shipped, monkeypatch):
-    monkeypatch.setattr("harness.tasks.tofu_data.Hub.rows", no_data)
+    monkeypatch.setattr("harness.tasks.sources.Hub.rows", no_data)
     finding = doctor._try("board", lambda: doctor._board(shipped, "tofu-3b-forget05"))
     assert finding.ok and "locuslab/TOFU" in finding.text
     assert "needs the hub" in finding.text
@@ -91,7 +91,7 @@ def test_the_doctor_says_what_the_hub_is_needed_for(shipped, monkeypatch):
 
 def test_commands_list_these_boards_without_the_hub(uharness, monkeypatch):
     monkeypatch.chdir(ROOT)
-    monkeypatch.setattr("harness.tasks.tofu_data.Hub.rows", no_data)
+    monkeypatch.setattr("harness.tasks.sources.Hub.rows", no_data)
     boards = json.loads(uharness("board", "list", "--json").out)
     assert {name_of(*b) for b in BOARDS} <= {b["name"] for b in boards}
     assert not [b for b in boards if b["title"].startswith("broken")]

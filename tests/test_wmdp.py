@@ -246,6 +246,9 @@ def test_the_hubs_commit_is_recorded(monkeypatch: pytest.MonkeyPatch) -> None:
     [
         ({"question": "wmdp"}, "no option 'question'.*questions"),
         ({"questions": "mmlu"}, "no questions 'mmlu'"),
+        ({"questions": 3}, "questions is 3; it is a text"),
+        ({"chat_template": "no"}, "chat_template is 'no'; it is true or false"),
+        ({"revisions": "main"}, "revisions is 'main'; it is a table"),
         ({"forget": "bio-forget-corpus"}, "it is a list of corpora"),
         ({"forget": []}, "it is a list of corpora"),
         ({"shots": -1}, "shots is -1"),

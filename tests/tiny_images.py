@@ -9,11 +9,11 @@ import numpy as np
 from conftest import ROOT
 
 from harness.clock import Allowance, Clock
+from harness.entries import resolve as settle
 from harness.job import Job, Plan
 from harness.mini.world import data_folder
 from harness.models import LoadedModel, load, resolve
 from harness.plugins import load_submission, load_task
-from harness.plugins import resolve as settle
 from harness.specs import Batching, OptimizerSpec, TaskRef, Template
 from harness.tasks.images import ImagesTask
 

@@ -9,11 +9,12 @@ from typing import Any
 from conftest import ROOT
 
 from harness.clock import Allowance, Clock
+from harness.entries import resolve
 from harness.generate.hf import HFGenerator
 from harness.job import Job, Plan
 from harness.mini import world
 from harness.models import MINI, LoadedModel, load, with_adapters
-from harness.plugins import load_submission, load_task, resolve
+from harness.plugins import load_submission, load_task
 from harness.specs import Batching, LoraSpec, OptimizerSpec, TaskRef, Template
 
 

@@ -14,13 +14,15 @@ from harness import loop as training
 from harness import losses, models
 from harness.batches import Batch
 from harness.clock import Allowance, Clock
+from harness.entries import Entry, resolve
 from harness.errors import RunError, UharnessError
 from harness.generate.hf import HFGenerator
 from harness.job import Job, Plan
-from harness.plugins import Entry, load_source, load_task, resolve
+from harness.plugins import load_source, load_task
 from harness.runs import RunSpec, cut_case
 from harness.scoring import token_logp
 from harness.specs import Batching, OptimizerSpec
+from harness.types import Case, Task
 
 Loss = Callable[[Batch], Tensor]
 AT_ONCE = 4 << 30
@@ -58,17 +60,13 @@ class OwnRun:
         rows = max(1, min(rows, least // count))
         self.entry, self.why = entry_of(spec)
         needs = self.entry.needs if self.entry is not None else ()
-        supply: dict[str, Callable[[], Any]] = {
-            **{name: (lambda n=name: task.resource(n, case, spec.seed)) for name in task.resources()},
-            **{f"model.{r}": (lambda p=p: self._load(p).model) for r, p in spec.models.items()},
-        }
         optimizer = self.entry.optimizer if self.entry is not None else OptimizerSpec()
         plan = Plan(
             spec.train_seed, Batching(effective=count * rows, micro=rows), optimizer, dtype=spec.board.dtype
         )
         self.job = Job(
             loaded, case.forget, case.retain, Clock(Allowance(updates=1)), plan,
-            resources={name: give for name, give in supply.items() if name in needs},
+            resources=supplies(spec, task, case, needs, self._load),
             generator=None if loaded.encoder is None else HFGenerator(loaded.model, loaded.encoder),
         )  # fmt: skip
         self.batches: Sequence[Batch] = next(iter(self.job.batches())).micros
@@ -111,6 +109,17 @@ class OwnRun:
 
 def _catch(job: Job, loss: Loss, *_: Any, updates: Any = None, **__: Any) -> None:
     raise _Caught(None if updates is not None else loss)
+
+
+def supplies(
+    spec: RunSpec, task: Task, case: Case, needs: Sequence[str], load: Callable[[str], models.LoadedModel]
+) -> dict[str, Callable[[], Any]]:
+    """What gives each resource that a method needs: rows of the task, or a model of the board by its folder."""
+    supply: dict[str, Callable[[], Any]] = {
+        **{name: (lambda n=name: task.resource(n, case, spec.seed)) for name in task.resources()},
+        **{f"model.{r}": (lambda p=p: load(p).model) for r, p in spec.models.items()},
+    }
+    return {name: give for name, give in supply.items() if name in needs}
 
 
 def entry_of(spec: RunSpec) -> tuple[Entry | None, str]:

@@ -43,7 +43,8 @@ def begin(folder: Path) -> tuple[RunSpec, dict[str, Any], list[Moment]]:
     return spec, read_json(folder / "request.json"), moments(run, spec)
 
 
-def _load(spec: RunSpec, path: str | Path) -> models.LoadedModel:
+def load(spec: RunSpec, path: str | Path) -> models.LoadedModel:
+    """A model of the run's board."""
     board = spec.board
     return models.load(str(path), dtype=board.dtype, template=board.template, max_length=board.max_length)
 
@@ -58,12 +59,12 @@ def drift(folder: Path) -> None:
         name: spread(rows, request["limit"])
         for name, rows in (("forget", case.forget), ("retain", case.retain))
     }
-    start = _load(spec, seen[0].weights)
+    start = load(spec, seen[0].weights)
     others = {"": seen[-1].weights}
     if "retain" in spec.models:
         others["retain_model."] = spec.models["retain"]
     for prefix, weights in others.items():
-        other = _load(spec, weights)
+        other = load(spec, weights)
         for name, rows in sets.items():
             for block, means in _drift(start, other, rows).items():
                 for measure, value in means.items():
@@ -238,7 +239,7 @@ def texts(folder: Path) -> None:
         missing = [p for p in wanted if p.name not in have]
         if not missing:
             continue
-        loaded = _load(spec, point)
+        loaded = load(spec, point)
         generator = None if loaded.encoder is None else HFGenerator(loaded.model, loaded.encoder)
         made = answering.answer(loaded, missing, generator)
         if hasattr(task, "judge"):

@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import torch
 
-from harness import models
 from harness.clock import Allowance, Clock
-from harness.diagnostics.gradients import entry_of
+from harness.diagnostics.gradients import entry_of, supplies
 from harness.diagnostics.places import place
 from harness.diagnostics.table import Lines, Moment
+from harness.diagnostics.work import load
 from harness.edits import bases, geometry, onjob, separability
 from harness.edits.geometry import BasisSpec
 from harness.edits.layers import editable
@@ -39,18 +40,10 @@ def _job(spec: RunSpec, needs: Sequence[str], optimizer: OptimizerSpec | None = 
     """The run's job at the target's weights, with a clock that never runs out."""
     board, task = spec.board, load_task(spec.task_ref, spec.board.template)
     case = cut_case(task.case(spec.case, spec.seed), spec.limit)
-
-    def load(path: str) -> models.LoadedModel:
-        return models.load(path, dtype=board.dtype, template=board.template, max_length=board.max_length)
-
-    supply: dict[str, Callable[[], Any]] = {
-        **{name: (lambda n=name: task.resource(n, case, spec.seed)) for name in task.resources()},
-        **{f"model.{r}": (lambda p=p: load(p).model) for r, p in spec.models.items()},
-    }
     plan = Plan(spec.train_seed, board.batch, optimizer or OptimizerSpec(), dtype=board.dtype)
     return Job(
-        load(spec.models["target"]), case.forget, case.retain, Clock(Allowance(updates=1)), plan,
-        resources={name: give for name, give in supply.items() if name in needs},
+        load(spec, spec.models["target"]), case.forget, case.retain, Clock(Allowance(updates=1)), plan,
+        resources=supplies(spec, task, case, needs, partial(load, spec)),
     )  # fmt: skip
 
 

@@ -14,7 +14,7 @@ import torch
 from harness import losses, models, scoring
 from harness.diagnostics import gradients as grads
 from harness.diagnostics.table import Lines, Moment
-from harness.diagnostics.work import BATCH, begin, spread
+from harness.diagnostics.work import BATCH, begin, load, spread
 from harness.edits import soups
 from harness.errors import RunError
 from harness.plugins import load_task
@@ -71,8 +71,7 @@ def plane(folder: Path) -> None:
     places = [Path(p) for p in read_json(folder.parent / "children.json")][:2]
     if len(places) < 2:
         raise RunError("a slice needs a selector's run with two children")
-    board = spec.board
-    loaded = models.load(spec.start, dtype=board.dtype, template=board.template, max_length=board.max_length)
+    loaded = load(spec, spec.start)
     own = folder.parent / "original"
     sources = [soups.Stored(own if own.exists() else spec.start), *map(soups.Stored, places)]
     lines = Lines("slice")

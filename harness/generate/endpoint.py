@@ -43,8 +43,20 @@ class Endpoint:
         proxies = urllib.request.ProxyHandler({}) if local else urllib.request.ProxyHandler()
         self._opener = urllib.request.build_opener(proxies)
 
-    def call(self, path: str, body: Mapping[str, Any] | None = None) -> dict[str, Any]:
+    def cards(self, *, patient: bool = True) -> list[dict[str, Any]]:
+        """What the server says of each of its models; a card has an `id`. Arguments and errors as of `call`."""
+        found = self.call("/v1/models", patient=patient).get("data")
+        return [c for c in found if isinstance(c, dict) and "id" in c] if isinstance(found, list) else []
+
+    def call(
+        self, path: str, body: Mapping[str, Any] | None = None, *, patient: bool = True
+    ) -> dict[str, Any]:
         """JSON of one page: a GET, or a POST of `body`. Asked again, with growing waits, while the server is busy.
+
+        Args:
+            path: of the page, from the base address.
+            body: what is posted; without one, the page is only read.
+            patient: whether a server that cannot be reached is tried again too.
 
         Raises:
             RunError: it refuses, stays away, or answers with something else than a JSON object.
@@ -67,6 +79,8 @@ class Endpoint:
                 wait = max(wait, _seconds(error.headers.get("Retry-After")))
             except (OSError, http.client.HTTPException) as error:
                 problem = str(getattr(error, "reason", error)) or type(error).__name__
+                if not patient:
+                    raise RunError(f"{self.url}{path} gave no answer: {problem}") from None
         raise RunError(f"{self.url}{path} gave no answer in {TRIES} tries: {problem}")
 
     def _json(self, path: str, data: bytes) -> dict[str, Any]:

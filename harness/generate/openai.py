@@ -30,14 +30,14 @@ GREEDY = {
 }
 
 
-def parse(address: str) -> tuple[str, str]:
+def parse(address: str, what: str = "generator") -> tuple[str, str]:
     """The base address without `/v1`, and the name under which the server knows the model (after `#`).
 
     >>> parse("http://localhost:8000/v1/"), parse("http://box:8000#my-model")
     (('http://localhost:8000', ''), ('http://box:8000', 'my-model'))
 
     Raises:
-        InputError: this is no address of a server.
+        InputError: this is no address of a server; `what` was to be found there.
     """
     base, name = urldefrag(address)
     try:
@@ -47,7 +47,7 @@ def parse(address: str) -> tuple[str, str]:
         sound = False
     if not sound:
         raise InputError(
-            f"generator openai: {address!r} is no address",
+            f"{what} openai: {address!r} is no address",
             "it begins with http:// or https://, and has a host",
             "write openai:URL, such as openai:http://localhost:8000",
         )
@@ -156,8 +156,7 @@ class OpenAIGenerator:
     # --- the server's model ---------------------------------------------------------------------------------
     def _find(self, served_as: str) -> tuple[str, dict[str, Any]]:
         """The server's name for the model, and its card."""
-        cards = self._endpoint.call("/v1/models").get("data")
-        cards = [c for c in cards if isinstance(c, dict) and "id" in c] if isinstance(cards, list) else []
+        cards = self._endpoint.cards()
         for card in cards:
             known = [str(card["id"]), *([str(card["root"])] if card.get("root") else [])]
             if str(card["id"]) == served_as or (not served_as and any(map(self._same, known))):

@@ -63,13 +63,18 @@ def choice_accuracy(
     hits: Values = [float(c == g) if ok else None for c, g, ok in zip(chosen, right, valid, strict=True)]
     letters = tuple(int((chosen == k).sum()) for k in range(values.shape[1]))
     bad = int((~valid).sum())
-    if bad > most_invalid * len(values):
-        why = (
-            f"{bad} of {len(values)} questions have no choice: a likelihood is not finite, or all options tie"
-        )
+    why = too_many_invalid(bad, len(values), most_invalid)
+    if why:
         return ChoiceResult(Score(None, n=len(values), why=why), hits, letters, bad)
     kept = [hit for hit in hits if hit is not None]
     return ChoiceResult(Score(float(np.mean(kept)), n=len(kept)), hits, letters, bad)
+
+
+def too_many_invalid(bad: int, asked: int, most: float = MOST_INVALID) -> str:
+    """Why there is no accuracy when `bad` of `asked` questions have no choice; empty up to a share of `most`."""
+    if bad <= most * asked:
+        return ""
+    return f"{bad} of {asked} questions have no choice: a likelihood is not finite, or all options tie"
 
 
 @described(low=0.0, high=1.0, unit="accuracy", source="MMLU: mean over its 14042 documents")

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from harness.metrics import mean_score
-from harness.metrics.choice import MOST_INVALID, choice_accuracy, macro_mean
+from harness.metrics.choice import choice_accuracy, macro_mean, too_many_invalid
 from harness.metrics.memorization import Values
 from harness.types import Score, SuiteAnswers
 
@@ -66,8 +66,8 @@ def accuracy(answer: SuiteAnswers | None, tasks: Callable[[str], bool] = lambda 
     for i in picked:
         by_task.setdefault(answer.tasks[i], []).append(hits[i])
     macro = macro_mean(by_task)
-    if invalid > MOST_INVALID * len(picked):
-        why = f"{invalid} of {len(picked)} questions have no choice: a likelihood is not finite, or all options tie"
+    why = too_many_invalid(invalid, len(picked))
+    if why:
         score = Score(None, n=len(picked), why=why, per_row=rows)
         macro = Score(None, n=len(by_task), why=why)
     chance = float(np.mean([1.0 / len(answer.loglikelihoods[i]) for i in picked]))
@@ -100,11 +100,7 @@ def invalid(answer: SuiteAnswers) -> str:
     """Why the answers cannot be used, or an empty text: more than 1 % of the choice questions have no choice."""
     asked = [values for values in answer.loglikelihoods if values]
     bad = sum(not _has_choice(values) for values in asked)
-    if bad > MOST_INVALID * len(asked):
-        return (
-            f"{bad} of {len(asked)} questions have no choice: a likelihood is not finite, or all options tie"
-        )
-    return ""
+    return too_many_invalid(bad, len(asked))
 
 
 def _has_choice(values: Sequence[float]) -> bool:

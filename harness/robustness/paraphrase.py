@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from pathlib import Path
+from collections.abc import Sequence
+from typing import Any
 
 from harness import answers as answering
 from harness.generate.hf import HFGenerator
@@ -11,21 +11,11 @@ from harness.metrics import mean_score
 from harness.metrics.memorization import probability
 from harness.metrics.text import rouge
 from harness.models import LoadedModel
-from harness.robustness import report
-from harness.robustness.columns import ES, KINDS
-from harness.robustness.rows import paraphrases
-from harness.runs import RunSpec, read_json
+from harness.robustness.columns import ES, ids
+from harness.robustness.finished import Finished
+from harness.robustness.rows import numbered, paraphrases
 from harness.specs import Paraphrase, content_hash
-from harness.types import (
-    Case,
-    Generation,
-    GenerationAnswers,
-    Likelihood,
-    LikelihoodAnswers,
-    Score,
-    Task,
-    TextRow,
-)
+from harness.types import Generation, GenerationAnswers, Likelihood, LikelihoodAnswers, Score, TextRow
 
 AXIS = "paraphrase"
 
@@ -41,37 +31,19 @@ def asked(loaded: LoadedModel, kind: str, rows: Sequence[TextRow], max_tokens: i
     values = {"prob": probability(likelihoods.scores)}
     values |= {f"es{variant}": metric(likelihoods.scores) for variant, metric in ES.items()}
     values |= {"rougeL_recall": rouge(said.texts, [row.target for row in rows])}
-    return {
-        f"{kind}.forget.{name}": mean_score(dict(zip(map(str, range(len(rows))), found, strict=True)))
-        for name, found in values.items()
-    }
+    return {f"{kind}.forget.{name}": mean_score(numbered(found)) for name, found in values.items()}
 
 
-# --- the stage ------------------------------------------------------------------------------------------------------
-def run_paraphrase(
-    folder: Path,
-    case_of: Callable[[RunSpec], tuple[Task, Case]],
-    load: Callable[[RunSpec, str, str], LoadedModel],
-    begin: Callable[[RunSpec], None],
-) -> None:
-    """The `paraphrase` stage: leaves paraphrase.json; a kind that the task has no prompts of is null."""
-    spec, request = RunSpec.read(folder), read_json(folder / f"{AXIS}.request.json")
-    settings = Paraphrase.model_validate(request["settings"])
-    begin(spec)
-    task, case = case_of(spec)
-    given = {kind: rows[: spec.limit] for kind, rows in paraphrases(task, case).items()}
-    what = {"paraphrase": "paraphrased", "translated": "translated"}
-    names = ("prob", *(f"es{variant}" for variant in ES), "rougeL_recall")
-    out = {
-        f"{kind}.forget.{name}": Score(
-            None, why=f"task {task.name} has no {what[kind]} prompts on these data"
-        )
-        for kind in KINDS
-        for name in names
-    }
+def measured(run: Finished, settings: Paraphrase) -> tuple[dict[str, Score], dict[str, Any]]:
+    """The axis's scores, null for a kind that the task has no prompts of; and hashes of the prompts by kind."""
+    given = {kind: rows[: run.spec.limit] for kind, rows in paraphrases(run.task, run.case).items()}
+    out = {}
+    for name in ids(AXIS, settings):
+        kind = {"paraphrase": "paraphrased", "translated": "translated"}[name.partition(".")[0]]
+        out[name] = Score(None, why=f"task {run.task.name} has no {kind} prompts on these data")
     if given:
-        loaded = load(spec, str(folder / "model"), "")
+        loaded = run.model()
         for kind, rows in given.items():
             out |= asked(loaded, kind, rows, settings.max_tokens)
     stamps = {kind: content_hash([(r.id, r.prompt, r.target) for r in rows]) for kind, rows in given.items()}
-    report.write_note(folder, AXIS, settings, out, {"prompts": stamps})
+    return out, {"prompts": stamps}

@@ -8,8 +8,7 @@ the rounding, not a fast kernel. Source of the attack: Quantisation attack, arXi
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from pathlib import Path
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import torch
@@ -21,13 +20,12 @@ from harness.generate.hf import HFGenerator
 from harness.metrics import mean_score
 from harness.metrics.text import rouge
 from harness.models import LoadedModel
-from harness.robustness import report
-from harness.robustness.columns import ES
-from harness.robustness.rows import SIDES, drawn, questions, texts
-from harness.runs import RunSpec, read_json
+from harness.robustness.columns import ES, ids
+from harness.robustness.finished import Finished
+from harness.robustness.rows import SIDES, drawn, numbered, questions, texts
 from harness.scoring import score
 from harness.specs import Quantise
-from harness.types import Case, Generation, GenerationAnswers, Score, Task, TextRow
+from harness.types import Generation, GenerationAnswers, Score, TextRow
 
 AXIS = "quantise"
 
@@ -106,7 +104,7 @@ def asked(
     for side, part in rows.items():
         scores = score(loaded.model, part, loaded.encoder)
         for variant, metric in ES.items():
-            out[f"{side}.es{variant}"] = mean_score(_by_id(part, metric(scores)), f"there are no {side} rows")
+            out[f"{side}.es{variant}"] = mean_score(numbered(metric(scores)), f"there are no {side} rows")
     generator = HFGenerator(loaded.model, loaded.encoder)
     for side, probe in asks.items():
         part = probe.rows
@@ -116,44 +114,27 @@ def asked(
             said = answering.generate(loaded.encoder, [probe], generator)[probe.name]
             assert isinstance(said, GenerationAnswers)
             values = rouge(said.texts, [row.target for row in part])
-            out[f"{side}.rougeL_recall"] = mean_score(_by_id(part, values))
+            out[f"{side}.rougeL_recall"] = mean_score(numbered(values))
     return out
 
 
-def _by_id(rows: Sequence[TextRow], values: Sequence[float | None]) -> dict[str, float | None]:
-    return {f"{i} {row.id}": v for i, (row, v) in enumerate(zip(rows, values, strict=True))}
-
-
-# --- the stage ------------------------------------------------------------------------------------------------------
-def run_quantise(
-    folder: Path,
-    case_of: Callable[[RunSpec], tuple[Task, Case]],
-    load: Callable[[RunSpec, str, str], LoadedModel],
-    begin: Callable[[RunSpec], None],
-) -> None:
-    """The `quantise` stage: the run's weights as they are and rounded; leaves quantise.json."""
-    spec, request = RunSpec.read(folder), read_json(folder / f"{AXIS}.request.json")
-    settings = Quantise.model_validate(request["settings"])
-    begin(spec)
-    task, case = case_of(spec)
+def measured(run: Finished, settings: Quantise) -> tuple[dict[str, Score], dict[str, Any]]:
+    """The axis's scores, of the run's weights as they are and rounded; and how many rows and weights these are."""
+    spec, case = run.spec, run.case
     rows = {"forget": texts(case.forget), "retain": drawn(texts(case.retain), settings.rows)}
     limit = settings.rows if spec.limit is None else min(settings.rows, spec.limit)
-    asks = questions(task, case, limit, settings.max_tokens)
-    weights = str(folder / "model")
-    out: dict[str, Score] = {}
+    asks = questions(run.task, case, limit, settings.max_tokens)
     facts: dict[str, Any] = {"asked": {side: len(asks[side].rows) for side in SIDES}}
-    full = asked(load(spec, weights, ""), rows, asks)
-    out |= {f"{AXIS}.full.{name}": value for name, value in full.items()}
+    out = {name: Score(None, why=_NO_LAYER) for name in ids(AXIS, settings)}
+    out |= _under("full", asked(run.model(), rows, asks))
     for bits in settings.bits:
-        group, at = settings.group if bits == 4 else None, f"{AXIS}.int{bits}"
-        loaded = load(spec, weights, "")
-        out[f"{at}.changed"] = changed(loaded.model, load(spec, spec.models["target"], "").model, bits, group)
+        group, loaded = settings.group if bits == 4 else None, run.model()
+        original = run.weights(spec.models["target"], "").model
+        found = {"changed": changed(loaded.model, original, bits, group)}
         facts["weights"] = quantise(loaded.model, bits, group)
-        none = {name: Score(None, why=_NO_LAYER) for name in _names()}
-        found = asked(loaded, rows, asks) if facts["weights"] else none
-        out |= {f"{at}.{name}": value for name, value in found.items()}
-    report.write_note(folder, AXIS, settings, out, facts)
+        out |= _under(f"int{bits}", found | (asked(loaded, rows, asks) if facts["weights"] else {}))
+    return out, facts
 
 
-def _names() -> list[str]:
-    return [f"{side}.{name}" for side in SIDES for name in (*(f"es{v}" for v in ES), "rougeL_recall")]
+def _under(tag: str, found: Mapping[str, Score]) -> dict[str, Score]:
+    return {f"{AXIS}.{tag}.{name}": value for name, value in found.items()}

@@ -19,13 +19,14 @@ from harness import scoring
 from harness.answers import code_version
 from harness.batches import deal
 from harness.metrics import mean_score
-from harness.metrics.memorization import extraction_strength, extraction_strength_published
 from harness.models import LoadedModel
 from harness.robustness import report
-from harness.robustness.rows import own_questions, relearnt, texts
-from harness.runs import RunSpec, read_json, write_json
+from harness.robustness.columns import ES
+from harness.robustness.finished import Finished
+from harness.robustness.rows import numbered, own_questions, relearnt, texts
+from harness.runs import read_json, write_json
 from harness.specs import Relearn, content_hash
-from harness.types import Case, Score, Task, TextRow
+from harness.types import Score, TextRow
 
 AXIS = "relearn"
 _STREAM = 2
@@ -121,13 +122,12 @@ def looked(
     scores = scoring.score(loaded.model, rows, loaded.encoder)
     left = set(range(len(rows))) - set(seen)
     out = {}
-    for variant, metric in (("", extraction_strength), (".published", extraction_strength_published)):
+    for variant, metric in ES.items():
         values = metric(scores)
-        out[f"forget.es{variant}"] = mean_score({str(i): v for i, v in enumerate(values)})
-        others = {str(i): values[i] for i in sorted(left)}
+        out[f"forget.es{variant}"] = mean_score(numbered(values))
+        others = numbered([values[i] for i in sorted(left)])
         out[f"forget.es.unseen{variant}"] = mean_score(others or None, _SEEN)
-    found = extraction_strength(scoring.score(loaded.model, questions, loaded.encoder))
-    asked = {str(i): v for i, v in enumerate(found)}
+    asked = numbered(ES[""](scoring.score(loaded.model, questions, loaded.encoder)))
     return out | {"questions.es": mean_score(asked or None, _NO_QUESTIONS)}
 
 
@@ -178,41 +178,31 @@ def lines_of(name: str, curve: Curve) -> list[dict[str, Any]]:
     ]  # fmt: skip
 
 
-# --- the stage ------------------------------------------------------------------------------------------------------
-def run_relearn(
-    folder: Path,
-    case_of: Callable[[RunSpec], tuple[Task, Case]],
-    load: Callable[[RunSpec, str, str], LoadedModel],
-    begin: Callable[[RunSpec], None],
-) -> None:
-    """The `relearn` stage: leaves relearn.json, and the curves among the run's diagnostics.
+def measured(run: Finished, settings: Relearn) -> tuple[dict[str, Score], dict[str, Any]]:
+    """The axis's scores, and which rows were relearnt; the curves are left among the run's diagnostics.
 
     The retain model's curve depends on no run but on its seed, and is kept for the next one.
     """
-    spec, request = RunSpec.read(folder), read_json(folder / f"{AXIS}.request.json")
-    settings = Relearn.model_validate(request["settings"])
-    begin(spec)
-    task, case = case_of(spec)
-    rows, asked = texts(case.forget), own_questions(task, case, MOST_QUESTIONS)
+    spec, board = run.spec, run.spec.board
+    rows, asked = texts(run.case.forget), own_questions(run.task, run.case, MOST_QUESTIONS)
     seen = relearnt(len(rows), settings.share, spec.seed, settings.seed)
 
-    def learn(path: str) -> Curve:
-        loaded = load(spec, path, "float32")
-        how = {"seed": spec.seed, "dtype": spec.board.dtype, "micro": spec.board.batch.micro}
+    def learn(loaded: LoadedModel) -> Curve:
+        how = {"seed": spec.seed, "dtype": board.dtype, "micro": board.batch.micro}
         return relearn(loaded, rows, seen, settings, asked, **how)
 
-    own, other, why = learn(str(folder / "model")), None, f"board {spec.board.name} names no retain model"
+    own, other, why = learn(run.model("float32")), None, f"board {board.name} names no retain model"
     if "retain" in spec.models:
         key = content_hash([
-            code_version(), report.code_hash(), request["settings"], spec.seed, spec.hashes.get("model.retain"),
-            [(r.id, r.prompt, r.target) for r in (*rows, *asked)], spec.board.dtype, spec.board.max_length,
-            spec.board.template.model_dump(mode="json"),
+            code_version(), report.code_hash(), settings.model_dump(mode="json"), spec.seed,
+            spec.hashes.get("model.retain"), [(r.id, r.prompt, r.target) for r in (*rows, *asked)], board.dtype,
+            board.max_length, board.template.model_dump(mode="json"),
         ])  # fmt: skip
-        other = _kept(Path(request["cache"]) / f"relearn-{key}.json", lambda: learn(spec.models["retain"]))
+        path = spec.models["retain"]
+        other = _kept(run.cache / f"relearn-{key}.json", lambda: learn(run.weights(path, "float32")))
     lines = lines_of("run", own) + (lines_of("retain", other) if other is not None else [])
-    report.keep_lines(folder, AXIS, lines)
-    facts = {"rows": len(rows), "relearnt": [rows[i].id for i in seen]}
-    report.write_note(folder, AXIS, settings, scores_of(own, other, why), facts)
+    report.keep_lines(run.folder, AXIS, lines)
+    return scores_of(own, other, why), {"rows": len(rows), "relearnt": [rows[i].id for i in seen]}
 
 
 def _kept(path: Path, make: Callable[[], Curve]) -> Curve:

@@ -38,6 +38,11 @@ def texts(rows: Sequence[Row]) -> list[TextRow]:
     return [row for row in rows if isinstance(row, TextRow)]
 
 
+def numbered(values: Sequence[float | None]) -> dict[str, float | None]:
+    """Values of rows whose ids may repeat, by place."""
+    return {str(i): value for i, value in enumerate(values)}
+
+
 def questions(task: Any, case: Case, most: int, max_tokens: int) -> dict[str, Generation]:
     """Questions of both sets: what the task's optional `questions(case)` gives, else the rows that have a prompt.
 

@@ -21,7 +21,7 @@ import numpy as np
 
 from harness.errors import DataError, near
 from harness.specs import TaskRef, Template
-from harness.tasks import images_data, images_scores
+from harness.tasks import checks, images_data, images_scores
 from harness.tasks.images_data import Columns, Images, Request
 from harness.types import (
     Answers,
@@ -39,7 +39,14 @@ from harness.types import (
 SAMPLE = 1000
 """Most rows of a set whose features are kept."""
 RESOURCES = ("alternative_answers", "random_labels")
-OPTIONS = ("requests", "columns")
+OPTIONS = {"requests": checks.TABLE, "columns": checks.TABLE}
+"""Option -> what it must be."""
+COLUMNS = {
+    f.name: checks.Kind("1 or 3", lambda value: type(value) is int and value in (1, 3))
+    if f.name == "channels"
+    else checks.ANY_TEXT
+    for f in fields(Columns)
+}
 
 
 class ImagesTask:
@@ -192,9 +199,7 @@ def outline(ref: TaskRef) -> Outline:
 def _columns(ref: TaskRef) -> Columns:
     if ref.split:
         raise DataError(f"images takes no split, but got {ref.split!r}", "", "remove split")
-    given, known = ref.options.get("columns", {}), [f.name for f in fields(Columns)]
-    for names, where in ((ref.options, OPTIONS), (given, known)):
-        for name in names:
-            if name not in where:
-                raise DataError(f"images has no option {name!r}", near(name, where), "mend [task.options]")
+    given = ref.options.get("columns", {})
+    checks.options("images", ref.options, OPTIONS)
+    checks.options("images", given, COLUMNS)
     return Columns(**given)

@@ -19,6 +19,7 @@ from typing import Any, Literal
 import numpy as np
 
 from harness.errors import DataError, near
+from harness.tasks.sources import folder_of, one_line
 
 ARRAYS = "images.npz"
 PARTS = ("all", "half", "random")
@@ -108,12 +109,14 @@ def requests(given: Any, names: Sequence[str] | None) -> dict[str, Request]:
     for case, value in given.items():
         known = ("classes", "part")
         wrong = sorted(set(value) - set(known)) if isinstance(value, Mapping) else ["?"]
-        if wrong or not value.get("classes"):
-            raise DataError(f"request {case!r} is {value!r}", f"it has {' and '.join(known)}", "mend it")
+        listed = None if wrong else value.get("classes")
+        if not isinstance(listed, list | tuple) or not listed:
+            told = f"it has {' and '.join(known)}; classes is a list of names"
+            raise DataError(f"request {case!r} is {value!r}", told, "mend it")
         part = value.get("part", "all")
         if part not in PARTS:
             raise DataError(f"request {case!r} has part {part!r}", near(str(part), PARTS), "mend it")
-        classes = tuple(map(str, value["classes"]))
+        classes = tuple(map(str, listed))
         for name in classes if names is not None else ():
             if name not in names:
                 raise DataError(f"request {case!r}: no class {name!r}", near(name, names), "mend it")
@@ -140,15 +143,9 @@ def load(data: str, columns: Columns) -> Images:
     Raises:
         DataError: it cannot be read, or its images differ in size.
     """
-    folder = Path(data).expanduser()
-    if (folder / ARRAYS).is_file():
+    folder = folder_of(data, "a folder, or a hub id such as uoft-cs/cifar100,")
+    if folder is not None and (folder / ARRAYS).is_file():
         return _arrays(folder / ARRAYS)
-    if not folder.is_dir() and (data.count("/") != 1 or data.startswith((".", "~", "/"))):
-        raise DataError(
-            f"data folder {data!r} does not exist",
-            f"looked for {folder.absolute()}",
-            "pass --data-dir FOLDER, or a hub id such as uoft-cs/cifar100",
-        )
     return _parquet(data, columns)
 
 
@@ -203,7 +200,6 @@ def _parquet(data: str, columns: Columns) -> Images:
 
 def _table(data: str, split: str, columns: Columns) -> Any:
     import datasets
-    from datasets.exceptions import DatasetsError
 
     if not importlib.util.find_spec("PIL"):
         raise DataError(
@@ -211,12 +207,8 @@ def _table(data: str, split: str, columns: Columns) -> Any:
         )
     datasets.disable_progress_bars()
     local = Path(data).expanduser().is_dir()
-    try:
+    with one_line(f"{data} ({split}) cannot be read"):
         table: Any = datasets.load_dataset(data, split=split, revision=None if local else columns.revision)
-    except (OSError, ValueError, RuntimeError, DatasetsError) as error:
-        first = (str(error).strip() or type(error).__name__).splitlines()[0]
-        todo = "pass --data-dir FOLDER with its Parquet files, or go online (unset HF_HUB_OFFLINE)"
-        raise DataError(f"{data} ({split}) cannot be read", first[:200], todo) from None
     for column in (columns.image, columns.label):
         if column not in table.column_names:
             todo = "set task.options.columns"

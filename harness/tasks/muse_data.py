@@ -5,24 +5,21 @@ No message shows a text: Books holds a novel that must stay where it is.
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from harness.errors import DataError
 from harness.specs import content_hash
-from harness.tasks import utf8
+from harness.tasks import checks, sources
+from harness.tasks.sources import Record, SplitMissing
 from harness.types import TextRow
 
 HUB = {"news": "muse-bench/MUSE-News", "books": "muse-bench/MUSE-Books"}
 FOLDS = 4
 RETAIN = "retain1"
 """Of the two retain sets, the one that a method may see; questions on what is kept are on the other."""
-
-Record = Mapping[str, Any]
 
 
 class Source:
@@ -49,20 +46,7 @@ class Source:
         """
         found = self._read(config, split)
         at = f"{config}/{split} in {self.where}"
-        if not found:
-            raise DataError(f"{at} has no rows", "", "take the data set anew")
-        for i, record in enumerate(found):
-            for column in columns:
-                if column not in record:
-                    has = ", ".join(map(repr, record)) or "none"
-                    raise DataError(
-                        f"{at} row {i} has no column {column!r}", f"it has {has}", "mend the file"
-                    )
-                if not isinstance(record[column], str) or not record[column].strip():
-                    kind = type(record[column]).__name__
-                    raise DataError(
-                        f"{at} row {i}: column {column!r} is an empty text or a {kind}", "", "mend the file"
-                    )
+        checks.rows(found, at, dict.fromkeys(columns, checks.TEXT), show=False)
         return found
 
     def _read(self, config: str, split: str) -> list[Record]:
@@ -70,26 +54,16 @@ class Source:
             for stem in (f"{config}_{split}", f"{config}/{split}"):
                 for path in (self.folder / f"{stem}.json", self.folder / f"{stem}.jsonl"):
                     if path.is_file():
-                        return _read_json(path)
+                        return sources.json_rows(path, array=True, column="text")
             if not (self.folder / "README.md").is_file():
-                raise self._missing(config, split, "", self._there(config))
+                raise self._missing(config, split, self._there(config))
         return self._load(config, split)
 
     def _load(self, config: str, split: str) -> list[Record]:
-        import datasets
-        from datasets.exceptions import DatasetsError
-
-        here = self.folder is not None
-        more: dict[str, Any] = {"streaming": True} if here else {"revision": self.revision}
         try:
-            table: Any = datasets.load_dataset(self.where, config, split=split, **more)
-            records: list[Record] = [dict(record) for record in table]
-        except (OSError, ValueError, RuntimeError, DatasetsError) as error:
-            first = (str(error).strip() or type(error).__name__).splitlines()[0]
-            raise self._missing(config, split, first[:200], first) from None
-        if not here:
-            found = re.search(r"@([0-9a-f]{40})/", " ".join(table.info.download_checksums or ()))
-            self.revision = found[1] if found else self.revision
+            records, self.revision = sources.hub_rows(self.folder or self.where, config, split, self.revision)
+        except SplitMissing as error:
+            raise self._missing(config, split, error.known) from None
         return records
 
     def _there(self, config: str) -> str:
@@ -99,7 +73,7 @@ class Source:
         names += [f"{config}/{p.stem}" for p in (self.folder / config).glob("*.json*")]
         return f"the folder has {', '.join(sorted(names)) or f'no file of {config}'}"
 
-    def _missing(self, config: str, split: str, error: str, known: str) -> DataError:
+    def _missing(self, config: str, split: str, known: str) -> DataError:
         what = f"{config}/{split} of {self.where} cannot be read"
         older = split.replace("retain_qa", "retain2_qa") if split.startswith("retain_qa") else "retain2"
         if re.search(rf"\b(?:{config}_)?{older}\b", known) and older != split and split != RETAIN:
@@ -110,26 +84,7 @@ class Source:
         todo = "give a folder with <config>_<split>.json files as data"
         if self.folder is None:
             todo += ", or go online (unset HF_HUB_OFFLINE)"
-        return DataError(what, error or known, todo)
-
-
-def _read_json(path: Path) -> list[Record]:
-    """JSON lines, or one JSON list; a bare string is a record with the column `text`."""
-    text = utf8.read(path)
-    try:
-        if text.lstrip().startswith("["):
-            found = json.loads(text)
-        else:
-            found = [json.loads(line) for line in text.split("\n") if line.strip()]
-    except json.JSONDecodeError as error:
-        raise DataError(
-            f"{path} is not JSON", f"{error.msg} in line {error.lineno}", "mend the file"
-        ) from None
-    records: list[Record] = [{"text": r} if isinstance(r, str) else r for r in found]
-    for i, record in enumerate(records):
-        if not isinstance(record, dict):
-            raise DataError(f"{path} row {i} is a {type(record).__name__}", "", "one JSON object a row")
-    return records
+        return DataError(what, known, todo)
 
 
 @dataclass(frozen=True)

@@ -13,16 +13,15 @@ target, the first two on its neighbours. There is no retrained model: gain compa
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from pathlib import Path
 from typing import Any
 
 from harness.errors import DataError, near
 from harness.specs import TaskRef, Template, content_hash
-from harness.tasks import rwku_columns, rwku_read, rwku_scores, rwku_utility
+from harness.tasks import checks, rwku_columns, rwku_read, rwku_scores, rwku_utility, sources
 from harness.tasks.rwku_data import PROBES, TEXTS, RwkuRows, Target
 from harness.tasks.rwku_prompts import kind_of
-from harness.tasks.rwku_read import FileMissing, Source
 from harness.tasks.rwku_resources import Resources
+from harness.tasks.sources import Source, SplitMissing
 from harness.types import (
     Answers,
     Case,
@@ -36,7 +35,12 @@ from harness.types import (
     TextRow,
 )
 
-OPTIONS = ("corpus", "forget", "mmlu", "prompts", "refusal", "revision", "targets", "utility")
+OPTIONS = {
+    **dict.fromkeys(("corpus", "forget", "prompts", "refusal", "revision"), checks.ANY_TEXT),
+    **dict.fromkeys(("mmlu", "utility"), checks.TABLE),
+    "targets": checks.either(checks.whole(1), checks.names("names")),
+}
+"""Option -> what it must be."""
 MAX_TOKENS, FLUENCY_TOKENS = 30, 256
 SHOTS = 5
 CHOICES = {"prompts": ("official", "plain"), "forget": ("positive", "pair")}
@@ -58,15 +62,15 @@ def build(ref: TaskRef, template: Template) -> RwkuTask:
     """
     suites = _check(ref)
     source = _source(ref)
-    options = ref.options
+    given = ref.options
     rows = RwkuRows(
         source,
-        options.get("targets"),
-        str(options.get("corpus", "llama3")),
-        prompts=options.get("prompts", "official"),
-        forget=options.get("forget", "positive"),
+        given.get("targets"),
+        given.get("corpus", "llama3"),
+        prompts=given.get("prompts", "official"),
+        forget=given.get("forget", "positive"),
     )
-    return RwkuTask(rows, Resources(rows, options.get("refusal")), suites)
+    return RwkuTask(rows, Resources(rows, given.get("refusal")), suites)
 
 
 def outline(ref: TaskRef) -> Outline:
@@ -79,9 +83,7 @@ def outline(ref: TaskRef) -> Outline:
 
 
 def _check(ref: TaskRef) -> tuple[Suite, ...]:
-    for option in ref.options:
-        if option not in OPTIONS:
-            raise DataError(f"rwku has no option {option!r}", near(option, OPTIONS), "mend [task.options]")
+    checks.options("rwku", ref.options, OPTIONS)
     if ref.split:
         raise DataError(
             f"rwku has no splits, and {ref.split!r} is asked", "", "choose people by the option targets"
@@ -90,10 +92,6 @@ def _check(ref: TaskRef) -> tuple[Suite, ...]:
         given = ref.options.get(option, words[0])
         if given not in words:
             raise DataError(f"rwku's option {option} is {given!r}", near(str(given), words), "")
-    targets = ref.options.get("targets")
-    names = isinstance(targets, list | tuple) and all(isinstance(t, str) for t in targets)
-    if not (targets is None or names or (isinstance(targets, int) and not isinstance(targets, bool))):
-        raise DataError(f"rwku's option targets is {targets!r}", "it is a number or a list of names", "")
     asked = (
         rwku_utility.suite(rwku_utility.MMLU, ref.options.get("mmlu"), ("mmlu",), SHOTS),
         rwku_utility.suite(rwku_utility.UTILITY, ref.options.get("utility"), rwku_utility.TASKS, None),
@@ -102,16 +100,10 @@ def _check(ref: TaskRef) -> tuple[Suite, ...]:
 
 
 def _source(ref: TaskRef) -> Source:
-    folder = Path(ref.data).expanduser()
-    if ref.data and folder.is_dir():
-        return rwku_read.Folder(folder)
-    if not ref.data or (ref.data.count("/") == 1 and not ref.data.startswith((".", "~", "/"))):
-        return rwku_read.Hub(ref.data or rwku_read.HUB, str(ref.options.get("revision", "main")))
-    raise DataError(
-        f"data folder {ref.data!r} does not exist",
-        f"looked for {folder.absolute()}",
-        f"pass --data-dir FOLDER with the files of {rwku_read.HUB}, or a hub id",
-    )
+    folder = sources.folder_of(ref.data, f"a folder with the files of {rwku_read.HUB}, or a hub id,")
+    if folder is None:
+        return rwku_read.Hub(ref.data or rwku_read.HUB, ref.options.get("revision", "main"))
+    return sources.Folder(folder, rwku_read.files, rwku_read.HUB, array=True)
 
 
 class RwkuTask:
@@ -174,7 +166,7 @@ class RwkuTask:
         """Rows of a file that local data may lack."""
         try:
             return read().get(name, ())
-        except FileMissing:
+        except SplitMissing:
             return ()
 
     def questions(self, case: Case) -> dict[str, Generation]:

@@ -9,9 +9,10 @@ from typing import Any, Literal
 
 from harness.errors import DataError, near
 from harness.specs import content_hash
-from harness.tasks import rwku_read
+from harness.tasks import checks, rwku_read
+from harness.tasks.checks import ANY_TEXT, TEXT, Kind
 from harness.tasks.rwku_prompts import case_id, prompt_of
-from harness.tasks.rwku_read import FileMissing, Record, Source
+from harness.tasks.sources import Record, Source, SplitMissing
 from harness.types import TextRow
 
 PROBES = {
@@ -29,7 +30,11 @@ RETAIN_ROWS = 4
 
 Prompts = Literal["official", "plain"]
 Forget = Literal["positive", "pair"]
-_COLUMNS = {"query": "text", "answer": "text", "subject": "text"}
+_COLUMNS = {"query": TEXT, "answer": TEXT, "subject": TEXT}
+_TWO = Kind(
+    "two texts",
+    lambda value: isinstance(value, list) and len(value) == 2 and all(isinstance(v, str) for v in value),
+)
 
 
 @dataclass(frozen=True)
@@ -67,7 +72,7 @@ class RwkuRows:
         self.source, self.corpus, self.prompts, self.kind = source, corpus, prompts, forget
         self._texts: dict[str, dict[str, tuple[TextRow, ...]]] = {}
         records = source.rows("forget_target")
-        rwku_read.check(records, self._at("forget_target"), {"target": "text"})
+        checks.rows(records, self._at("forget_target"), {"target": TEXT})
         self.everyone = tuple(
             Target(case_id(i, r["target"]), r["target"]) for i, r in enumerate(records, start=1)
         )
@@ -83,13 +88,13 @@ class RwkuRows:
                 )
 
     def _at(self, config: str) -> str:
-        return f"{config} ({rwku_read.file_of(config)}) in {self.source.where}:"
+        return f"{config} ({rwku_read.file_of(config)}) in {self.source.where}"
 
     def _probe(self, name: str) -> dict[str, tuple[TextRow, ...]]:
         config, level = PROBES[name]
         records = self.source.rows(config)
         typed = level == "3" and self.prompts == "official"
-        rwku_read.check(records, self._at(config), {**_COLUMNS, **({"type": "text"} if typed else {})})
+        checks.rows(records, self._at(config), {**_COLUMNS, **({"type": TEXT} if typed else {})})
         out: dict[str, list[TextRow]] = {}
         for i, record in enumerate(records):
             if str(record.get("level", level)) != level:
@@ -105,10 +110,10 @@ class RwkuRows:
         return {subject: tuple(rows) for subject, rows in out.items()}
 
     def texts(self, config: str) -> dict[str, tuple[TextRow, ...]]:
-        """Documents of a config with a column `text`, by subject; raises `FileMissing` where there is no such file."""
+        """Documents of a config with a column `text`, by subject; raises `SplitMissing` where there is no such file."""
         if config not in self._texts:
             records = self.source.rows(config)
-            rwku_read.check(records, self._at(config), {"text": "text", "subject": "text"})
+            checks.rows(records, self._at(config), {"text": TEXT, "subject": TEXT})
             self._texts[config] = _by_subject(
                 (r["subject"], TextRow(f"{config}/{i}", "", r["text"], form="text"))
                 for i, r in enumerate(records)
@@ -120,7 +125,7 @@ class RwkuRows:
         """Requests for a biography with two answers: a made-up one, and the true one."""
         config = f"train_pair_{self.corpus}"
         records = self.source.rows(config)
-        rwku_read.check(records, self._at(config), {"prompt": "text", "response": "texts", "subject": "text"})
+        checks.rows(records, self._at(config), {"prompt": TEXT, "response": _TWO, "subject": TEXT})
         return tuple(records)
 
     @cached_property
@@ -144,8 +149,8 @@ class RwkuRows:
         """Questions on somebody with a refusal each, by subject; a model wrote them, and blank ones are left out."""
         config = f"train_refusal_{self.corpus}"
         records = self.source.rows(config)
-        columns = {"instruction": "any text", "output": "text", "subject": "text"}
-        rwku_read.check(records, self._at(config), columns)
+        columns = {"instruction": ANY_TEXT, "output": TEXT, "subject": TEXT}
+        checks.rows(records, self._at(config), columns)
         return _by_subject(
             (r["subject"], TextRow(f"{config}/{i}", _asked(r), r["output"]))
             for i, r in enumerate(records)
@@ -156,7 +161,7 @@ class RwkuRows:
     def instructions(self) -> dict[str, tuple[TextRow, ...]]:
         """What fluency is judged on, by subject."""
         records = self.source.rows("utility_fluency")
-        rwku_read.check(records, self._at("utility_fluency"), {"instruction": "text", "subject": "text"})
+        checks.rows(records, self._at("utility_fluency"), {"instruction": TEXT, "subject": TEXT})
         form = "Instruction: {}\n" if self.prompts == "official" else "{}"
         return _by_subject(
             (r["subject"], TextRow(f"utility_fluency/{i}", form.format(r["instruction"]), ""))
@@ -186,7 +191,7 @@ class RwkuRows:
         """Texts on a target."""
         if name not in self.trained:
             raise DataError(
-                f"{self._at(f'train_{self.kind}_{self.corpus}')} no text on the target {name!r}",
+                f"{self._at(f'train_{self.kind}_{self.corpus}')} has no text on the target {name!r}",
                 near(name, self.trained),
                 "take all files from one download",
             )
@@ -203,7 +208,7 @@ class RwkuRows:
         ):
             try:
                 found[name] = read()
-            except FileMissing:
+            except SplitMissing:
                 parts[name] = None
         for target in self.targets:
             rows = {name: by.get(target.name, ()) for name, by in found.items()}

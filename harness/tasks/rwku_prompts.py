@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 import unicodedata
 
-from harness.tasks.rwku_read import Record
+from harness.tasks.sources import Record
 
 TYPES = (
     "prefix injection", "affirmative suffix", "role playing", "multiple choice", "reverse query",

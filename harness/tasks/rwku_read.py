@@ -6,14 +6,11 @@ the card refuse; files are taken by their names, and the card is never read.
 
 from __future__ import annotations
 
-import json
 import re
-from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
-from harness.errors import DataError
-from harness.tasks import utf8
+from harness.tasks.sources import Record, one_line
 
 HUB = "jinzhuoran/RWKU"
 FILES = {
@@ -35,30 +32,6 @@ FILES = {
 }
 """Config -> name of its file, where that is another one."""
 
-Record = Mapping[str, Any]
-
-
-class FileMissing(DataError):
-    """A config's file is not where it was looked for."""
-
-
-class Source(Protocol):
-    """Where configs are read.
-
-    Attributes:
-        where: for messages.
-        folder: the local folder, None for the hub.
-        revision: of the hub's data set: as asked for, and once a file was read the commit that it came from.
-    """
-
-    where: str
-    folder: Path | None
-    revision: str
-
-    def rows(self, config: str) -> Sequence[Record]:
-        """All records of one config; raises `FileMissing` when it is not there."""
-        ...
-
 
 def file_of(config: str) -> str:
     """The hub's path of a config.
@@ -69,25 +42,13 @@ def file_of(config: str) -> str:
     return f"All/{FILES.get(config, config)}.json"
 
 
-class Folder:
-    """A folder in the hub's shape (`All/intro.json`), or with one `<config>.json` a config."""
+def files(config: str) -> tuple[str, ...]:
+    """Where the file of a config may be in a folder: under the config's own name, or as on the hub.
 
-    def __init__(self, folder: Path) -> None:
-        self.where, self.revision = str(folder), ""
-        self.folder: Path | None = folder
-        self._at = folder
-
-    def rows(self, config: str) -> list[Record]:
-        """Records of one file: a JSON array, or one JSON object a line."""
-        names = (f"{config}.json", file_of(config), Path(file_of(config)).name)
-        for name in names:
-            if (self._at / name).is_file():
-                return _read(self._at / name)
-        raise FileMissing(
-            f"{config} is missing: no {' or '.join(dict.fromkeys(names))} in {self.where}",
-            f"the folder has {', '.join(sorted(p.stem for p in self._at.rglob('*.json'))[:20]) or 'no JSON file'}",
-            f"save {file_of(config)} of {HUB} there, or give another --data-dir",
-        )
+    >>> files("utility_general")
+    ('utility_general.json', 'All/retain_mmlu.json', 'retain_mmlu.json')
+    """
+    return f"{config}.json", file_of(config), Path(file_of(config)).name
 
 
 class Hub:
@@ -101,66 +62,12 @@ class Hub:
         """Records of one config."""
         import datasets
         import huggingface_hub
-        from datasets.exceptions import DatasetsError
 
-        try:
+        with one_line(f"{self.where} ({config}, file {file_of(config)}) cannot be read"):
             path = huggingface_hub.hf_hub_download(
                 self.where, file_of(config), repo_type="dataset", revision=self.revision
             )
             table: Any = datasets.load_dataset("json", data_files=str(path), split="train")
-        except (OSError, ValueError, RuntimeError, DatasetsError) as error:
-            first = (str(error).strip() or type(error).__name__).splitlines()[0]
-            raise FileMissing(
-                f"{self.where} ({config}, file {file_of(config)}) cannot be read from the Hugging Face hub",
-                first[:200],
-                "pass --data-dir FOLDER with its files, or go online (unset HF_HUB_OFFLINE)",
-            ) from None
         found = re.search(r"/snapshots/([0-9a-f]{40})/", str(path))
         self.revision = found[1] if found else self.revision
         return table.to_list()
-
-
-def _read(path: Path) -> list[Record]:
-    text = utf8.read(path)
-    try:
-        if text.lstrip().startswith("["):
-            records = json.loads(text)
-        else:
-            records = [json.loads(line) for line in text.split("\n") if line.strip()]
-    except json.JSONDecodeError as error:
-        todo = "it should be a JSON array, or one JSON object a line"
-        raise DataError(f"{path} is not JSON: {error.msg} in line {error.lineno}", "", todo) from None
-    if not records:
-        raise DataError(f"{path} has no rows", "", "take the file from a whole download")
-    for i, record in enumerate(records):
-        if not isinstance(record, dict):
-            raise DataError(f"{path} row {i} is a {type(record).__name__}", "", "rows are JSON objects")
-    return records
-
-
-def check(records: Sequence[Record], where: str, columns: Mapping[str, str]) -> None:
-    """Refuse rows without the columns.
-
-    Args:
-        records: all rows of a file.
-        where: the file, for messages.
-        columns: name -> `text`, `any text` for one that may be empty, or `texts` for a list of two.
-    """
-    for i, record in enumerate(records):
-        for column, kind in columns.items():
-            if column not in record:
-                raise DataError(
-                    f"{where} row {i} has no column {column!r}",
-                    f"it has {', '.join(map(repr, record)) or 'none'}",
-                    "take the right file",
-                )
-            value = record[column]
-            good = isinstance(value, str) and (kind == "any text" or bool(value.strip()))
-            if kind == "texts":
-                good = isinstance(value, list) and len(value) == 2 and all(isinstance(v, str) for v in value)
-            if not good:
-                raise DataError(
-                    f"{where} row {i}: column {column!r} is {json.dumps(value, default=str)[:60]}",
-                    "it should be two texts" if kind == "texts" else "it should be a text",
-                    "mend the file",
-                )

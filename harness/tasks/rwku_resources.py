@@ -4,17 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 from harness.errors import DataError, near
-from harness.tasks import tofu_data
+from harness.tasks import textlists
 from harness.tasks.rwku_data import RwkuRows, Target
-from harness.tasks.rwku_read import FileMissing
+from harness.tasks.sources import SplitMissing
 from harness.types import TextRow
-
-REFUSAL_FILE = "refusal_prompts.jsonl"
-REFUSAL_HUB = "mlabonne/harmful_behaviors"
 
 
 class Resources:
@@ -30,7 +26,7 @@ class Resources:
     """
 
     def __init__(self, rows: RwkuRows, refusal: str | None = None) -> None:
-        self._rows, self._refusal = rows, _found(rows.source.folder, refusal)
+        self._rows, self._refusal = rows, textlists.REFUSAL.find(rows.source.folder, refusal)
 
     def names(self) -> tuple[str, ...]:
         """What `get` can give for these rows; files on the hub are taken to be there.
@@ -63,9 +59,7 @@ class Resources:
                 )
             return refusals if name == "refusals" else tuple(dict.fromkeys(row.target for row in refusals))
         if name == "refusal_prompts" and self._refusal is not None:
-            if isinstance(self._refusal, Path):
-                return tofu_data.read_texts(self._refusal)
-            return tuple(tofu_data.first_text(r) for r in tofu_data.Hub(self._refusal).rows(None))
+            return textlists.texts(self._refusal)
         raise DataError(f"rwku supplies no {name!r} here", near(name, self.names()), "")
 
     def _made_up(self, target: Target) -> tuple[TextRow, ...]:
@@ -85,23 +79,6 @@ class Resources:
 def _there(read: Callable[[], Any]) -> bool:
     try:
         read()
-    except FileMissing:
+    except SplitMissing:
         return False
     return True
-
-
-def _found(folder: Path | None, given: str | None) -> Path | str | None:
-    if given is None:
-        if folder is None:
-            return REFUSAL_HUB
-        return folder / REFUSAL_FILE if (folder / REFUSAL_FILE).is_file() else None
-    for path in (Path(given).expanduser(), (folder or Path()) / given):
-        if path.is_file():
-            return path
-    if given.count("/") == 1 and not given.startswith((".", "~", "/")):
-        return given
-    raise DataError(
-        f"the refusal prompts {given!r} do not exist",
-        "option refusal is a file, one text a line, or a hub data set",
-        "mend the option refusal",
-    )

@@ -7,9 +7,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from harness.errors import DataError, near
 from harness.metrics import suites
 from harness.specs import content_hash
+from harness.tasks import checks
 from harness.types import MetricInfo, Score, Suite, SuiteAnswers
 
 LMEVAL = "lm-evaluation-harness 0.4.13"
@@ -36,6 +36,15 @@ COLUMNS = (
     Column("triviaqa.exact_match", UTILITY, "triviaqa", "exact_match", "Exact match on TriviaQA."),
 )  # fmt: skip
 TASKS = ("bbh_cot_fewshot", "truthfulqa_mc1", "truthfulqa_mc2", "triviaqa")
+SUITE = {
+    "tasks": checks.names("lm-eval tasks"),
+    "shots": checks.whole(0),
+    "limit": checks.whole(1),
+    "folder": checks.ANY_TEXT,
+    "chat_template": checks.FLAG,
+    "batch_size": checks.whole(1),
+}
+"""What a board may set of a suite."""
 
 
 def suite(name: str, option: Any, tasks: tuple[str, ...], shots: int | None) -> Suite | None:
@@ -48,20 +57,11 @@ def suite(name: str, option: Any, tasks: tuple[str, ...], shots: int | None) -> 
         shots: worked examples when the table names none.
 
     Raises:
-        DataError: the table has a key that is not known, or is none.
+        DataError: the table has a key that is not known, or a value of another kind.
     """
-    known = ("tasks", "shots", "limit", "folder", "chat_template", "batch_size")
     if option is None:
         return None
-    if not isinstance(option, Mapping):
-        raise DataError(
-            f"rwku's option {name} is {option!r}", "it is a table, which may be empty", "write {}"
-        )
-    for key in option:
-        if key not in known:
-            raise DataError(
-                f"rwku's option {name} has no {key!r}", near(str(key), known), "mend [task.options]"
-            )
+    checks.options(f"rwku's {name}", option, SUITE)
     given = dict(option)
     folder = str(given.pop("folder", ""))
     asked = tuple(given.pop("tasks", tasks))

@@ -15,13 +15,13 @@ retain set.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from pathlib import Path
 from typing import Any
 
 from harness.errors import DataError, ModelError, near
 from harness.specs import TaskRef, Template
-from harness.tasks import tofu_columns, tofu_data, tofu_scores
-from harness.tasks.tofu_data import Source, TofuRows
+from harness.tasks import checks, sources, tofu_columns, tofu_data, tofu_scores
+from harness.tasks.sources import Source
+from harness.tasks.tofu_data import TofuRows
 from harness.tasks.tofu_extras import Extras
 from harness.tasks.tofu_resources import Resources
 from harness.types import (
@@ -39,7 +39,11 @@ from harness.types import (
     TextRow,
 )
 
-OPTIONS = ("fluency", "idk", "mia", "refusal", "retain", "revision")
+OPTIONS = {
+    **dict.fromkeys(("fluency", "idk", "refusal", "retain", "revision"), checks.ANY_TEXT),
+    "mia": checks.either(checks.ANY_TEXT, checks.names("attacks", least=0)),
+}
+"""Option -> what it must be."""
 MAX_TOKENS = 200
 """Of a greedy answer (open-unlearning's setting; the first TOFU code counted the prompt in)."""
 
@@ -57,11 +61,7 @@ def build(ref: TaskRef, template: Template) -> TofuTask:
     Raises:
         DataError: an option, split or column is wrong or missing, or two sets do not belong together.
     """
-    unknown = sorted(set(ref.options) - set(OPTIONS))
-    if unknown:
-        raise DataError(
-            f"tofu has no option {unknown[0]!r}", near(unknown[0], OPTIONS), "mend [task.options]"
-        )
+    checks.options("tofu", ref.options, OPTIONS)
     extras = Extras.of(ref.options)
     source = _source(ref.data, str(ref.options.get("revision", "main")))
     rows = tofu_data.load(source, ref.split, ref.options.get("retain"))
@@ -71,6 +71,7 @@ def build(ref: TaskRef, template: Template) -> TofuTask:
 
 def outline(ref: TaskRef) -> Outline:
     """Cases and metrics of a split, without reading a row."""
+    checks.options("tofu", ref.options, OPTIONS)
     extras = Extras.of(ref.options)
     if ref.split not in tofu_data.PAIRS:
         todo = "pass one of these as the split"
@@ -81,16 +82,12 @@ def outline(ref: TaskRef) -> Outline:
 
 
 def _source(data: str, revision: str) -> Source:
-    folder = Path(data).expanduser()
-    if data and folder.is_dir():
-        return tofu_data.Folder(folder)
-    if not data or (data.count("/") == 1 and not data.startswith((".", "~", "/"))):
-        return tofu_data.Hub(data or tofu_data.HUB, revision)
-    raise DataError(
-        f"data folder {data!r} does not exist",
-        f"looked for {folder.absolute()}",
-        "pass --data-dir FOLDER with TOFU's JSON-lines files, or a hub id such as locuslab/TOFU",
+    folder = sources.folder_of(
+        data, f"a folder with TOFU's JSON-lines files, or a hub id such as {tofu_data.HUB},"
     )
+    if folder is None:
+        return sources.Hub(data or tofu_data.HUB, revision)
+    return sources.Folder(folder, tofu_data.files, tofu_data.HUB)
 
 
 class TofuTask:

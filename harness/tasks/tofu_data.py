@@ -2,20 +2,18 @@
 
 from __future__ import annotations
 
-import json
-import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from pathlib import Path
-from typing import Any, Protocol
+from dataclasses import dataclass, replace
+from typing import Any
 
 from harness.errors import DataError, near
 from harness.specs import content_hash
-from harness.tasks import utf8
+from harness.tasks import checks
+from harness.tasks.checks import Kind
+from harness.tasks.sources import Record, Source, SplitMissing
 from harness.types import TextRow
 
 HUB = "locuslab/TOFU"
-HUB_IDK = "open-unlearning/idk"
 PAIRS = {
     "forget01": ("retain99", "holdout01"),
     "forget05": ("retain95", "holdout05"),
@@ -32,130 +30,25 @@ _PLAIN = ("question", "answer")
 _BESIDE = (*_PLAIN, "perturbed_answer")
 _WITH_PARAPHRASE = (*_BESIDE, "paraphrased_answer")
 
-Record = Mapping[str, Any]
+
+def files(config: str) -> tuple[str, ...]:
+    """What the file of a config may be called in a folder."""
+    return f"{config}.json", f"{config}.jsonl"
 
 
-class SplitMissing(DataError):
-    """A split is not where it was looked for."""
+def _check(records: Sequence[Record], where: str, columns: Sequence[str]) -> None:
+    """Refuse rows without the columns: texts, or for `perturbed_answer` as many texts in each row."""
+    width = len(records[0].get("perturbed_answer") or ()) if records else 0
+    texts = Kind(f"a list of {width or 'some'} texts", lambda value: _are_texts(value, width))
+    kinds = {name: texts if name == "perturbed_answer" else checks.TEXT for name in columns}
+    told = {name: f"{name} is in {has}" for name, has in _HAS.items()}
+    checks.rows(records, where, {n: replace(k, elsewhere=told.get(n, "")) for n, k in kinds.items()})
 
 
-class Source(Protocol):
-    """Where splits are read.
-
-    Attributes:
-        where: for messages.
-        folder: the local folder, None for the hub.
-        revision: of the hub data set: as asked for, and once rows were read the commit they came from.
-    """
-
-    where: str
-    folder: Path | None
-    revision: str
-
-    def rows(self, config: str) -> list[Record]:
-        """Records of one config; raises `SplitMissing` when it is not there."""
-        ...
-
-
-class Folder:
-    """A folder with one JSON-lines file a split: `<config>.json` or `<config>.jsonl`."""
-
-    def __init__(self, folder: Path) -> None:
-        self.where, self.revision = str(folder), ""
-        self.folder: Path | None = folder
-        self._at = folder
-
-    def rows(self, config: str) -> list[Record]:
-        """Records of one file."""
-        for name in (f"{config}.json", f"{config}.jsonl"):
-            if (self._at / name).is_file():
-                return _read_lines(self._at / name)
-        there = sorted(p.stem for p in self._at.glob("*.json*"))
-        raise SplitMissing(
-            f"split {config} is missing: no {config}.json or {config}.jsonl in {self.where}",
-            f"the folder has {', '.join(there[:16]) or 'no JSON-lines file'}",
-            f"save that config of {HUB} there, or give another --data-dir",
-        )
-
-
-class Hub:
-    """A data set of the Hugging Face hub, read through `datasets` when a split is asked for."""
-
-    def __init__(self, repo: str, revision: str = "main") -> None:
-        self.where, self.revision = repo, revision
-        self.folder: Path | None = None
-
-    def rows(self, config: str | None) -> list[Record]:
-        """Records of one config's split `train`; None is the data set's only one."""
-        import datasets
-        from datasets.exceptions import DatasetsError
-
-        try:
-            table: Any = datasets.load_dataset(self.where, config, split="train", revision=self.revision)
-        except (OSError, ValueError, RuntimeError, DatasetsError) as error:
-            first = (str(error).strip() or type(error).__name__).splitlines()[0]
-            raise SplitMissing(
-                f"{self.where}{f' ({config})' if config else ''} cannot be read from the Hugging Face hub",
-                first[:200],
-                "pass --data-dir FOLDER with its JSON-lines files, or go online (unset HF_HUB_OFFLINE)",
-            ) from None
-        found = re.search(r"@([0-9a-f]{40})/", " ".join(table.info.download_checksums or ()))
-        self.revision = found[1] if found else self.revision
-        return [dict(record) for record in table]
-
-
-def _read_lines(path: Path) -> list[Record]:
-    records: list[Record] = []
-    for number, line in enumerate(utf8.read(path).split("\n"), start=1):
-        if not line.strip():
-            continue
-        try:
-            record = json.loads(line)
-        except json.JSONDecodeError as error:
-            todo = "write one JSON object a line"
-            raise DataError(f"{path} line {number} is not JSON", error.msg, todo) from None
-        if not isinstance(record, dict):
-            raise DataError(
-                f"{path} line {number} is a {type(record).__name__}", "", "one JSON object a line is needed"
-            )
-        records.append(record)
-    if not records:
-        raise DataError(f"{path} has no rows", "", "one JSON object a line is needed")
-    return records
-
-
-def check_columns(records: Sequence[Record], where: str, columns: Sequence[str]) -> None:
-    """Refuse rows without the columns: texts, or for `perturbed_answer` as many texts in each row.
-
-    Args:
-        records: the rows.
-        where: config and folder, for messages.
-        columns: names that every row must have.
-    """
-    width = len(records[0].get("perturbed_answer") or ())
-    for i, record in enumerate(records):
-        for column in columns:
-            value = record.get(column)
-            if column == "perturbed_answer":
-                texts = isinstance(value, list) and all(isinstance(v, str) and v for v in value)
-                good = isinstance(value, list) and texts and len(value) == width > 0
-                kind = f"a list of {width or 'some'} texts"
-            else:
-                good, kind = isinstance(value, str) and bool(value.strip()), "a text"
-            if good:
-                continue
-            if column not in record:
-                has = f"; {column} is in {_HAS[column]}" if column in _HAS else ""
-                raise DataError(
-                    f"{where} row {i} has no column {column!r}",
-                    f"it has {', '.join(map(repr, record)) or 'none'}{has}",
-                    "take the right config",
-                )
-            raise DataError(
-                f"{where} row {i}: column {column!r} is {json.dumps(value, default=str)[:60]}",
-                f"it should be {kind}",
-                "mend the file",
-            )
+def _are_texts(value: Any, width: int) -> bool:
+    return (
+        isinstance(value, list) and len(value) == width > 0 and all(isinstance(v, str) and v for v in value)
+    )
 
 
 @dataclass(frozen=True)
@@ -254,9 +147,9 @@ def load(source: Source, split: str, retain: str | None = None) -> TofuRows:
     return TofuRows(split, (forget, kept), sets, groups, missing, again)
 
 
-def _read(source: Source, config: str, columns: Sequence[str]) -> list[Record]:
+def _read(source: Source, config: str, columns: Sequence[str]) -> Sequence[Record]:
     records = source.rows(config)
-    check_columns(records, f"{config} in {source.where}:", columns)
+    _check(records, f"{config} in {source.where}", columns)
     return records
 
 
@@ -315,34 +208,3 @@ def _disjoint(name: str, rows: Sequence[TextRow], other: str, questions: Sequenc
             rule or "no question may be in both",
             "take both from one download",
         )
-
-
-def read_texts(path: Path) -> tuple[str, ...]:
-    """Texts, one a line: plain, a JSON string, or a JSON object with one text in it."""
-    found: list[str] = []
-    for number, line in enumerate(utf8.read(path).split("\n"), start=1):
-        text = line.strip()
-        if not text:
-            continue
-        if text.startswith("{") or (text.startswith('"') and text.endswith('"')):
-            try:
-                text = first_text(json.loads(text))
-            except json.JSONDecodeError:
-                raise DataError(f"{path} line {number} is not JSON", "", "one text a line") from None
-        found.append(text)
-    if not found:
-        raise DataError(f"{path} has no texts", "", "one text a line is needed")
-    return tuple(found)
-
-
-def first_text(value: Any) -> str:
-    """The first text in a JSON value: itself, or the first text column of an object.
-
-    >>> first_text({"n": 1, "answer": "No idea."})
-    'No idea.'
-    """
-    if isinstance(value, Mapping):
-        value = next((v for v in value.values() if isinstance(v, str)), None)
-    if not isinstance(value, str) or not value:
-        raise DataError(f"a line holds {value!r}", "", "one text a line is needed")
-    return value

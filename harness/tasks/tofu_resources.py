@@ -6,20 +6,20 @@ import re
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from functools import cached_property
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from harness.errors import DataError, near
-from harness.tasks import tofu_data
-from harness.tasks.tofu_data import Source, TofuRows
+from harness.tasks import textlists
+from harness.tasks.sources import Source
+from harness.tasks.textlists import TextList
+from harness.tasks.tofu_data import TofuRows
 from harness.types import Case, TextRow
 
-FILES = {"idk": "idontknow.jsonl", "refusal": "refusal_prompts.jsonl"}
-"""Option -> the file beside the data that it stands for."""
-HUBS = {"idk": tofu_data.HUB_IDK, "refusal": "mlabonne/harmful_behaviors"}
-"""Option -> hub data set, where the rows come from the hub. The second has AdvBench's requests in its column `text`."""
+IDK = TextList("idk", "the I-don't-know answers", "idontknow.jsonl", "open-unlearning/idk")
+LISTS = {found.option: found for found in (IDK, textlists.REFUSAL)}
+"""By option."""
 SEEN = 3
 """Rows that a name must occur in to count as one."""
 _WORDS = 4
@@ -39,7 +39,7 @@ class Resources:
 
     def __init__(self, source: Source, rows: TofuRows, given: dict[str, str | None]) -> None:
         self._rows = rows
-        self._at = {option: _find(source, option, given.get(option)) for option in FILES}
+        self._at = {option: found.find(source.folder, given.get(option)) for option, found in LISTS.items()}
 
     def names(self) -> tuple[str, ...]:
         """What `get` can give for these rows."""
@@ -57,7 +57,9 @@ class Resources:
         if name not in self.names():
             idk = ("alternative_answers", "idk_answers", "refusals")
             missing = {**dict.fromkeys(idk, "idk"), "refusal_prompts": "refusal"}.get(name)
-            todo = f"put {FILES[missing]} beside the data, or give the option {missing}" if missing else ""
+            todo = (
+                f"put {LISTS[missing].file} beside the data, or give the option {missing}" if missing else ""
+            )
             raise DataError(f"tofu supplies no {name!r} here", near(name, self.names()), todo)
         if name == "subjects":
             return self._subjects
@@ -79,32 +81,12 @@ class Resources:
 
     def _lines(self, option: str) -> tuple[str, ...]:
         at = self._at[option]
-        if isinstance(at, Path):
-            return tofu_data.read_texts(at)
-        return tuple(tofu_data.first_text(record) for record in tofu_data.Hub(str(at)).rows(None))
+        assert at is not None
+        return textlists.texts(at)
 
     @cached_property
     def _subjects(self) -> tuple[str, ...]:
         return subjects(*self._rows.train)
-
-
-def _find(source: Source, option: str, given: str | None) -> Path | str | None:
-    if given is None:
-        if source.folder is None:
-            return HUBS[option]
-        default = source.folder / FILES[option]
-        return default if default.is_file() else None
-    for path in (Path(given).expanduser(), (source.folder or Path()) / given):
-        if path.is_file():
-            return path
-    if given.count("/") == 1 and not given.startswith((".", "~", "/")):
-        return given
-    what = {"idk": "the I-don't-know answers", "refusal": "the refusal prompts"}[option]
-    raise DataError(
-        f"{what} {given!r} do not exist",
-        f"option {option} is a file, one text a line, or a hub data set",
-        f"mend the option {option}",
-    )
 
 
 def derangement(count: int, seed: int) -> list[int]:

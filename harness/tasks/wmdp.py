@@ -22,13 +22,13 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from harness.errors import DataError, near
+from harness.errors import DataError
 from harness.specs import TaskRef, Template, content_hash
-from harness.tasks import wmdp_scores
+from harness.tasks import checks, wmdp_scores
 from harness.tasks.wmdp_data import HUB, Corpora
 from harness.tasks.wmdp_questions import Questions, questions
 from harness.types import Answers, Case, Generation, MetricInfo, Outline, Probe, Score, TextRow
@@ -38,6 +38,17 @@ SHORT_TOKENS = 16
 """Of an answer to a question whose choices are not shown."""
 COPIES = {"cais/wmdp": "wmdp", "cais/mmlu": "mmlu"}
 """Hub data set of questions -> folder beside the corpora that may hold a copy of it."""
+KINDS = {
+    "questions": checks.ANY_TEXT,
+    "forget": checks.names("corpora"),
+    "retain": checks.names("corpora"),
+    "shortest": checks.whole(0),
+    "chat_template": checks.FLAG,
+    "batch_size": checks.whole(1),
+    "shots": checks.whole(0),
+    "revisions": checks.TABLE,
+}
+"""Option -> what it must be."""
 
 
 @dataclass(frozen=True)
@@ -55,26 +66,12 @@ class _Options:
 
     @classmethod
     def of(cls, given: Mapping[str, Any]) -> _Options:
-        known = {f.name: f for f in fields(cls)}
-        for name in given:
-            if name not in known:
-                raise DataError(f"wmdp has no option {name!r}", near(name, known), "mend [task.options]")
-        options = cls(**{k: tuple(v) if isinstance(v, list) else v for k, v in given.items()})
-        for name in ("forget", "retain"):
-            value = getattr(options, name)
-            if not isinstance(value, tuple) or not value or not all(isinstance(v, str) for v in value):
-                raise DataError(
-                    f"wmdp: {name} is {value!r}", "it is a list of corpora", "mend [task.options]"
-                )
-        for name, least in (("shortest", 0), ("batch_size", 1), ("shots", 0)):
-            value = getattr(options, name)
-            if not isinstance(value, int) or isinstance(value, bool) or value < least:
-                raise DataError(
-                    f"wmdp: {name} is {value!r}", f"it is a whole number of at least {least}", "mend it"
-                )
-        if set(options.forget) & set(options.retain):
+        """From a board's task options; `DataError` names one that is wrong."""
+        checks.options("wmdp", given, KINDS)
+        made = cls(**{k: tuple(v) if isinstance(v, list) else v for k, v in given.items()})
+        if set(made.forget) & set(made.retain):
             raise DataError("wmdp: a corpus is in both forget and retain", "", "name each corpus once")
-        return options
+        return made
 
 
 def build(ref: TaskRef, template: Template) -> WmdpTask:
@@ -91,23 +88,23 @@ def build(ref: TaskRef, template: Template) -> WmdpTask:
     Raises:
         DataError: an option, a corpus or its column is wrong or missing.
     """
-    options = _Options.of(ref.options)
+    given = _Options.of(ref.options)
     folder = _folder(ref)
-    asked = _asked(options, folder)
-    corpora = Corpora(folder, options.revisions)
+    asked = _asked(given, folder)
+    corpora = Corpora(folder, given.revisions)
     sides = [
-        tuple(row for name in names for row in corpora.rows(name, options.shortest))
-        for names in (options.forget, options.retain)
+        tuple(row for name in names for row in corpora.rows(name, given.shortest))
+        for names in (given.forget, given.retain)
     ]
-    return WmdpTask(asked, sides[0], sides[1], options, corpora.revisions)
+    return WmdpTask(asked, sides[0], sides[1], given, corpora.revisions)
 
 
 def outline(ref: TaskRef) -> Outline:
     """Cases and metrics, without reading a row."""
-    options = _Options.of(ref.options)
+    given = _Options.of(ref.options)
     folder = _folder(ref)
-    hub = () if folder else tuple(HUB[n].repo for n in (*options.forget, *options.retain) if n in HUB)
-    return Outline((CASE,), wmdp_scores.columns(_asked(options, folder)), tuple(dict.fromkeys(hub)))
+    hub = () if folder else tuple(HUB[n].repo for n in (*given.forget, *given.retain) if n in HUB)
+    return Outline((CASE,), wmdp_scores.columns(_asked(given, folder)), tuple(dict.fromkeys(hub)))
 
 
 def _folder(ref: TaskRef) -> Path | None:
@@ -120,16 +117,16 @@ def _folder(ref: TaskRef) -> Path | None:
         raise DataError(
             f"data folder {ref.data!r} does not exist",
             "the corpora come from the hub where data is empty",
-            "pass --data-dir FOLDER with <corpus>.jsonl files",
+            "give a folder with <corpus>.jsonl files as data",
         )
     return folder
 
 
-def _asked(options: _Options, folder: Path | None) -> Questions:
+def _asked(given: _Options, folder: Path | None) -> Questions:
     copies = {} if folder is None else {hub: folder / name for hub, name in COPIES.items()}
     local = {hub: str(path) for hub, path in copies.items() if path.is_dir()}
     return questions(
-        options.questions, chat_template=options.chat_template, batch_size=options.batch_size, shots=options.shots,
+        given.questions, chat_template=given.chat_template, batch_size=given.batch_size, shots=given.shots,
         local=local,
     )  # fmt: skip
 
@@ -141,7 +138,7 @@ class WmdpTask:
         asked: the questions.
         forget: documents to forget.
         retain: documents that stay.
-        options: as the board has them.
+        given: options, as the board has them.
         revisions: hub data set -> commit that was read.
     """
 
@@ -153,13 +150,13 @@ class WmdpTask:
         asked: Questions,
         forget: tuple[TextRow, ...],
         retain: tuple[TextRow, ...],
-        options: _Options,
+        given: _Options,
         revisions: Mapping[str, str],
     ) -> None:
-        self.asked, self.forget, self.retain, self.options = asked, forget, retain, options
+        self.asked, self.forget, self.retain, self.options = asked, forget, retain, given
         self.revisions = dict(revisions)
         gated = {name for name, place in HUB.items() if place.gated}
-        self.rows_public = not gated & {*options.forget, *options.retain}
+        self.rows_public = not gated & {*given.forget, *given.retain}
 
     def case_ids(self) -> tuple[str, ...]:
         """One."""

@@ -10,21 +10,18 @@ Salesforce/wikitext; the public RMU code keeps documents of more than 50 charact
 from __future__ import annotations
 
 import json
-import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from harness.errors import DataError, near
-from harness.tasks import utf8
+from harness.tasks import checks, sources
+from harness.tasks.sources import Record, hub_rows
 from harness.types import TextRow
 
 SHORTEST = 50
 """Documents of at most so many characters are left out, as in the public RMU code: headings and blank lines."""
 GATED = "cais/wmdp-bio-forget-corpus"
-
-Record = Mapping[str, Any]
 
 
 @dataclass(frozen=True)
@@ -70,8 +67,10 @@ class Corpora:
         """
         records, where = self._records(name)
         kept = []
+        checks.rows(records, where, {"text": checks.ANY_TEXT}, show=False)
         for i, record in enumerate(records):
-            text = _text(record, f"{where} row {i}")
+            text = record["text"]
+            _no_json(text, f"{where} row {i}")
             if len(text) > shortest:
                 kept.append(TextRow(f"{name}/{i}", "", text, form="text"))
         if not kept:
@@ -85,14 +84,14 @@ class Corpora:
     def _records(self, name: str) -> tuple[Sequence[Record], str]:
         if self.folder is None:
             place = _place(name)
-            return self._hub(name, place, place.repo), place.repo
+            return self._hub(name, place), place.repo
         for path in (self.folder / f"{name}.jsonl", self.folder / f"{name}.json"):
             if path.is_file():
-                return _lines(path), str(path)
+                return sources.json_rows(path, column="text"), str(path)
         place = HUB.get(name)
         copy = self.folder / place.repo.partition("/")[2] if place is not None else None
         if place is not None and copy is not None and copy.is_dir():
-            return self._hub(name, place, str(copy)), str(copy)
+            return self._hub(name, place, copy), str(copy)
         there = sorted(p.name for p in self.folder.iterdir())
         raise DataError(
             f"corpus {name} is missing: no {name}.jsonl in {self.folder}",
@@ -100,31 +99,14 @@ class Corpora:
             _how(name) or f"put the corpus there, one JSON object with a text a line{_or_copy(place)}",
         )
 
-    def _hub(self, name: str, place: Place, where: str) -> list[Record]:
+    def _hub(self, name: str, place: Place, copy: Path | None = None) -> list[Record]:
         """A data set by `datasets`, from the hub or from a local copy of it."""
-        import datasets
-        from datasets.exceptions import DatasetsError
-
-        local = where != place.repo
-        revision = None if local else self.revisions.get(place.repo, "main")
-        more: dict[str, Any] = {"streaming": True} if local else {}
-        try:
-            table: Any = datasets.load_dataset(
-                where, place.config, split=place.split, revision=revision, **more
-            )
-            records = [dict(record) for record in table]
-        except (OSError, ValueError, RuntimeError, DatasetsError) as error:
-            first = (str(error).strip() or type(error).__name__).splitlines()[0]
-            config = f" ({place.config})" if place.config else ""
-            raise DataError(
-                f"{where}{config} cannot be read",
-                first[:200],
-                _how(name)
-                or "give a folder with its JSON lines as data, or go online (unset HF_HUB_OFFLINE)",
-            ) from None
-        if not local:
-            found = re.search(r"@([0-9a-f]{40})/", " ".join(table.info.download_checksums or ()))
-            self.revisions[place.repo] = found[1] if found else str(revision)
+        revision = self.revisions.get(place.repo, "main")
+        records, commit = hub_rows(
+            copy or place.repo, place.config, place.split, revision, _how(name) or sources.ONLINE
+        )
+        if copy is None:
+            self.revisions[place.repo] = commit
         return records
 
 
@@ -150,43 +132,14 @@ def _or_copy(place: Place | None) -> str:
     return f", or a copy of {place.repo} as {place.repo.partition('/')[2]}/" if place is not None else ""
 
 
-def _lines(path: Path) -> list[Record]:
-    """JSON lines; a line may also be a bare JSON string."""
-    records: list[Record] = []
-    for number, line in enumerate(utf8.read(path).split("\n"), start=1):
-        if not line.strip():
-            continue
-        try:
-            value = json.loads(line)
-        except json.JSONDecodeError as error:
-            raise DataError(
-                f"{path} line {number} is not JSON", error.msg, "write one JSON object a line"
-            ) from None
-        if not isinstance(value, dict | str):
-            raise DataError(
-                f"{path} line {number} is a {type(value).__name__}", "", "write one JSON object a line"
-            )
-        records.append({"text": value} if isinstance(value, str) else value)
-    return records
-
-
-def _text(record: Record, where: str) -> str:
-    """The document of a record: its column `text`."""
-    if "text" not in record:
-        has = ", ".join(map(repr, record)) or "none"
-        raise DataError(f"{where} has no column 'text'", f"it has {has}", "take the right file")
-    text = record["text"]
-    if not isinstance(text, str):
-        raise DataError(
-            f"{where}: column 'text' is a {type(text).__name__}", "it should be a text", "mend the file"
-        )
+def _no_json(text: str, where: str) -> None:
+    """Refuse a document whose text is itself a record."""
     if text.lstrip().startswith("{") and text.rstrip().endswith("}") and _is_json(text):
         raise DataError(
             f"{where}: the text is itself a JSON object, braces and keys included",
             text.strip()[:40],
             "read the file as JSON lines and keep its text",
         )
-    return text
 
 
 def _is_json(text: str) -> bool:
