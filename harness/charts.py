@@ -12,6 +12,8 @@ from harness.markup import cut
 Place = Callable[[float, float], tuple[float, float]]
 WIDTH, HEIGHT = 640, 260
 LEFT, RIGHT, TOP, BOTTOM = 52, 14, 34, 40
+TINY = 1e-300
+"""Values that differ by less are drawn as one."""
 SERIES = 4
 """Line styles in the style sheet; a fifth series uses the first again."""
 LEGEND = 18
@@ -185,8 +187,10 @@ def ticks(low: float, high: float) -> list[float]:
     ([0.0, 1.0, 2.0, 3.0], [0.0, 0.2, 0.4, 0.6])
     """
     low = 0.0 if 0.0 <= low <= 0.5 * high else low
-    if high - low <= 1e-9 * max(abs(low), abs(high)):
-        low, high = low - 0.5 * (abs(low) or 1.0), high + 0.5 * (abs(high) or 1.0)
+    size = max(abs(low), abs(high))
+    if high - low <= max(1e-9 * size, TINY):
+        pad = 0.5 * size if size > TINY else 0.5
+        low, high = low - pad, high + pad
     power = 10.0 ** math.floor(math.log10((high - low) / 4))
     step = next(s * power for s in (1, 2, 5, 10) if (high - low) / (s * power) <= 5)
     first, last = math.floor(low / step + 1e-9), math.ceil(high / step - 1e-9)

@@ -3,7 +3,7 @@
 The tables:
 
 - `runs`: one line per run. The record's plain fields, `case_id`, its dictionaries as JSON, and `record`, its
-  exact text; `file`, `file_size`, `file_mtime_ns` say where it was read from.
+  exact text, with its `sha256`; `file`, `file_size`, `file_mtime_ns` say where it was read from.
 - `scores`: run_id, metric, value, n, why. `value` is NULL where there is none, and `why` says the reason.
 - `rows`: run_id, position, metric, row_id, value, probe, why, prompt, target, answer. Texts are NULL where
   the rows are not public.
@@ -36,7 +36,7 @@ from harness.recordlines import Batch, stamp
 if TYPE_CHECKING:
     import duckdb
 
-SCHEMA = 4
+SCHEMA = 5
 _RUN = "run_id VARCHAR, "
 FILE = "file VARCHAR, file_size BIGINT, file_mtime_ns BIGINT"
 TABLES = {
@@ -45,7 +45,7 @@ TABLES = {
         "reference BOOLEAN, optimizer VARCHAR, case_id VARCHAR, seed BIGINT, status VARCHAR, error VARCHAR, "
         "started VARCHAR, stopped VARCHAR, charged_s DOUBLE, overshoot_s DOUBLE, updates BIGINT, "
         "examples BIGINT, tokens BIGINT, peak_gib DOUBLE, config JSON, budget JSON, env JSON, hashes JSON, "
-        f"lanes_s JSON, record VARCHAR, {FILE}"
+        f"lanes_s JSON, record VARCHAR, sha256 VARCHAR, {FILE}"
     ),
     "scores": f"{_RUN} metric VARCHAR, value DOUBLE, n BIGINT, why VARCHAR",
     "rows": (

@@ -150,7 +150,7 @@ def write_files(
         with _folder_lock(folder):
             _refuse_another_run(path, stored, text, replace)
             for kind in set(hashes) - set(contents):
-                _read_hashed(folder / f"{record.run_id}.{kind}", hashes[kind])
+                read_hashed(folder / f"{record.run_id}.{kind}", hashes[kind])
             for kind, content in sorted(contents.items()):
                 write_atomic(folder / f"{record.run_id}.{kind}", content)
             write_atomic(path, text.encode())
@@ -228,7 +228,7 @@ def read_table(path: Path, sha256: str, columns: Sequence[str]) -> pa.Table:
     import pyarrow as pa
     import pyarrow.parquet as pq
 
-    content = _read_hashed(path, sha256)
+    content = read_hashed(path, sha256)
     try:
         table = pq.ParquetFile(pa.BufferReader(content)).read(use_threads=False)
         return checked_table(table, columns)
@@ -236,7 +236,8 @@ def read_table(path: Path, sha256: str, columns: Sequence[str]) -> pa.Table:
         raise StoreError(f"{path} is not a table of rows: {error}") from error
 
 
-def _read_hashed(path: Path, sha256: str) -> bytes:
+def read_hashed(path: Path, sha256: str) -> bytes:
+    """A file beside a record, refused when it is not the one that the record names."""
     try:
         content = path.read_bytes()
     except FileNotFoundError as error:

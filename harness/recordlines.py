@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 from collections.abc import Iterable
 from dataclasses import dataclass, field
@@ -83,7 +84,8 @@ class Batch:
         run: dict[str, Any] = {name: getattr(record, name) for name in _PLAIN}
         run |= {name: json.dumps(getattr(record, name), sort_keys=True) for name in _NESTED}
         run |= dict(zip(("file", "file_size", "file_mtime_ns"), seen, strict=True))
-        self.lines["runs"].append(run | {"case_id": record.case, "record": text})
+        run |= {"case_id": record.case, "record": text, "sha256": hashlib.sha256(text.encode()).hexdigest()}
+        self.lines["runs"].append(run)
         self.lines["scores"] += [
             {"run_id": record.run_id, "metric": metric, "value": score.value, "n": score.n, "why": score.why}
             for metric, score in sorted(record.scores.items())

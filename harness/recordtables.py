@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from harness.bootstrap import PerRow
 from harness.errors import StoreError
 from harness.types import Score, Trajectory
 
@@ -146,3 +148,26 @@ def _told(values: list[float | None], whys: list[str | None]) -> tuple[pa.Array,
         if value is not None and not math.isfinite(value):
             values[i], texts[i] = None, texts[i] or f"the value came out as {value}"
     return pa.array(values, pa.float64()), pa.array(texts, pa.string())
+
+
+def per_row_values(table: pa.Table) -> dict[str, dict[str, PerRow]]:
+    """Values by run id and metric, from the columns run_id, metric, row_id and value, sorted by the first three.
+
+    The same rows of several runs share one tuple of ids.
+    """
+    runs, metrics, ids = (
+        table[name].combine_chunks().dictionary_encode() for name in ("run_id", "metric", "row_id")
+    )
+    run, metric, row = (column.indices.to_numpy() for column in (runs, metrics, ids))
+    values, names = table["value"].to_numpy(), ids.dictionary.to_pylist()
+    starts = [0, *np.flatnonzero((np.diff(run) != 0) | (np.diff(metric) != 0)) + 1, len(values)]
+    shared: dict[bytes, tuple[str, ...]] = {}
+    found: dict[str, dict[str, PerRow]] = {}
+    for start, end in itertools.pairwise(starts):
+        rows = row[start:end]
+        key = rows.tobytes()
+        if key not in shared:
+            shared[key] = tuple(names[i] for i in rows)
+        mine = found.setdefault(runs.dictionary[run[start]].as_py(), {})
+        mine[metrics.dictionary[metric[start]].as_py()] = PerRow(shared[key], values[start:end])
+    return found

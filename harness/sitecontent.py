@@ -32,7 +32,7 @@ from harness.types import MetricInfo, Trajectory
 from harness.workspace import Workspace
 
 T = TypeVar("T")
-AT_ONCE = 256
+AT_ONCE = 1024
 """Runs that are loaded together, at most."""
 
 
@@ -133,7 +133,8 @@ def collect(
         boards=pages,
         methods=methods,
         metrics=metrics,
-        rows=ByRun(store.load_rows_of, run_ids),
+        rows=ByRun(store.load_row_files_of, run_ids),
+        texts=ByRun(store.load_texts_of, run_ids),
         trajectories=ByRun(store.load_trajectories_of, run_ids),
         relearning=ByRun(store.load_relearning_of, run_ids),
         standings=_standings(pages) if boards is None else (),

@@ -14,17 +14,15 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
-
 from harness import comparisons
 from harness.bootstrap import PerRow
 from harness.comparisons import Comparison
 from harness.database import Database, UnusableDatabase
 from harness.errors import InputError, StoreError
 from harness.ingest import COMPARED, FILE, TABLES, build, is_current, names_of, put, put_compared, state
-from harness.recordfiles import Absent, find_records, parse_record, remove_leftovers, write_files
+from harness.recordfiles import Absent, find_records, parse_record, read_hashed, remove_leftovers, write_files
 from harness.recordlines import Batch, Stamp, stamp
-from harness.recordtables import COLUMNS, DIAGNOSTICS, ROWS, TRAJECTORY, trajectory_of
+from harness.recordtables import COLUMNS, DIAGNOSTICS, ROWS, TRAJECTORY, per_row_values, trajectory_of
 from harness.sparkline import Curve
 from harness.specs import RunRecord
 from harness.types import Trajectory
@@ -167,26 +165,43 @@ class Store:
         """
         sql = (
             "WITH lacking AS (SELECT run_id, string_agg(why, ';' ORDER BY why) AS lacks FROM absent GROUP BY run_id) "
-            "SELECT run_id, board, submission, sha256(record || coalesce(lacks, '')) FROM runs "
+            "SELECT run_id, board, submission, if(lacks IS NULL, sha256, sha256(sha256 || lacks)) FROM runs "
             "LEFT JOIN lacking USING (run_id) ORDER BY board, entry, case_id, seed, run_id"
         )
         with self._reading() as connection:
             return {run: tuple(told) for run, *told in connection.execute(sql).fetchall()}
 
-    def load_rows_of(self, run_ids: Sequence[str]) -> dict[str, pa.Table]:
-        """The whole long per-row tables of these runs, in file order; runs without one are not in it."""
-        sql = (
-            f"SELECT run_id, {', '.join(COLUMNS[ROWS])} FROM rows "
-            "WHERE run_id IN (SELECT unnest($1::VARCHAR[])) ORDER BY run_id, position"
-        )
+    def load_texts_of(self, run_ids: Sequence[str]) -> dict[str, str]:
+        """The records of these runs, byte for byte as in their files."""
+        sql = "SELECT run_id, record FROM runs WHERE run_id IN (SELECT unnest($1::VARCHAR[]))"
         with self._reading() as connection:
-            table = connection.sql(sql, params=[list(run_ids)]).to_arrow_table().combine_chunks()
-        columns = table.drop_columns("run_id")
-        found, start = {}, 0
-        for run in table["run_id"].value_counts().to_pylist():
-            found[run["values"]] = columns.slice(start, run["counts"])
-            start += run["counts"]
-        return found
+            return dict(connection.execute(sql, [list(run_ids)]).fetchall())
+
+    def load_row_files_of(self, run_ids: Sequence[str]) -> dict[str, bytes]:
+        """The Parquet files of per-row values that these runs' records name; runs without one are not in it.
+
+        Raises:
+            StoreError: a file was changed since it was read into the database.
+        """
+        sql = (
+            f"SELECT run_id, file, json_extract_string(record, '$.rows.\"{ROWS}\"') AS named FROM runs "
+            "WHERE run_id IN (SELECT unnest($1::VARCHAR[])) AND named IS NOT NULL"
+        )
+        lacking = "SELECT file FROM absent WHERE run_id IN (SELECT unnest($1::VARCHAR[]))"
+        with self._reading() as connection:
+            lines = connection.execute(sql, [list(run_ids)]).fetchall()
+            absent = {file for (file,) in connection.execute(lacking, [list(run_ids)]).fetchall()}
+        named = [(run, Path(file).with_name(f"{run}.{ROWS}"), sha256) for run, file, sha256 in lines]
+        try:
+            return {run: read_hashed(path, sha256) for run, path, sha256 in named if str(path) not in absent}
+        except StoreError as error:
+            raise StoreError(f"{error}; `uharness db rebuild` notes it as absent") from error
+
+    def load_rows(self, run_id: str) -> list[dict[str, Any]]:
+        """The whole long per-row table of a run, in file order; none where it has no table."""
+        sql = f"SELECT {', '.join(COLUMNS[ROWS])} FROM rows WHERE run_id = $1 ORDER BY position"
+        with self._reading() as connection:
+            return connection.sql(sql, params=[run_id]).to_arrow_table().to_pylist()
 
     def load_comparisons(self) -> list[Comparison]:
         """All comparisons that could be read, by board and id."""
@@ -195,24 +210,15 @@ class Store:
             files = connection.execute(sql).fetchall()
         return [comparisons.read(Path(file)) for (file,) in files]
 
-    def load_rows(self, run_id: str) -> list[dict[str, Any]]:
-        """As `load_rows_of`, for one run and as lines; none where it has no table."""
-        table = self.load_rows_of([run_id]).get(run_id)
-        return table.to_pylist() if table is not None else []
-
     def load_row_values(self, board: str, metrics: Sequence[str]) -> dict[str, dict[str, PerRow]]:
         """Per-row values of some metrics of a board's runs, by run id and metric; runs without rows are not in it."""
         sql = (
-            "SELECT run_id, metric, list(row_id ORDER BY row_id), list(value ORDER BY row_id) "
-            "FROM rows JOIN runs USING (run_id) WHERE board = $1 AND metric IN (SELECT unnest($2::VARCHAR[])) "
-            "AND value IS NOT NULL GROUP BY run_id, metric"
+            "SELECT run_id, metric, row_id, value FROM rows JOIN runs USING (run_id) WHERE board = $1 "
+            "AND metric IN (SELECT unnest($2::VARCHAR[])) AND value IS NOT NULL ORDER BY run_id, metric, row_id"
         )
         with self._reading() as connection:
-            lines = connection.execute(sql, [board, list(metrics)]).fetchall()
-        found: dict[str, dict[str, PerRow]] = {}
-        for run_id, metric, ids, values in lines:
-            found.setdefault(run_id, {})[metric] = PerRow(tuple(ids), np.array(values, np.float64))
-        return found
+            table = connection.sql(sql, params=[board, list(metrics)]).to_arrow_table().combine_chunks()
+        return per_row_values(table) if len(table) else {}
 
     def load_curves(self, board: str, metrics: Sequence[str]) -> dict[str, Curve]:
         """The curve of each of a board's runs in the first of `metrics` that it has, by run id."""

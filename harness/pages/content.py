@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from harness.comparetables import Compared
 from harness.overall import Standing
@@ -14,9 +14,6 @@ from harness.specs import Board, RunRecord
 from harness.tables import Table
 from harness.tradeoffs import TradeOff
 from harness.types import MetricInfo, Trajectory
-
-if TYPE_CHECKING:
-    import pyarrow as pa
 
 Files = dict[str, str | bytes]
 """Content by path in the site."""
@@ -68,8 +65,9 @@ class Site:
         boards: in any order; pages sort them by name.
         methods: those with a file. Submissions that only records name get a page too.
         metrics: descriptions by id, for headings and the glossary.
-        rows: run id to its long per-row table, all of it, as lines or as an Arrow table; runs without one show no
+        rows: run id to its long per-row table, all of it, as lines or as its Parquet file; runs without one show no
             questions.
+        texts: run id to its record as its file has it; one that is not here is written anew.
         trajectories: run id to its curve.
         relearning: run id to its relearning curves, as `Store.load_relearning_of` gives them.
         standings: all methods over all boards, in order (`overall.standings`).
@@ -81,7 +79,8 @@ class Site:
     boards: Sequence[BoardPage]
     methods: Sequence[MethodPage] = ()
     metrics: Mapping[str, MetricInfo] = field(default_factory=dict)
-    rows: Mapping[str, Sequence[Mapping[str, Any]] | pa.Table] = field(default_factory=dict)
+    rows: Mapping[str, Sequence[Mapping[str, Any]] | bytes] = field(default_factory=dict)
+    texts: Mapping[str, str] = field(default_factory=dict)
     trajectories: Mapping[str, Trajectory] = field(default_factory=dict)
     relearning: Mapping[str, Sequence[tuple[str, str, int, float]]] = field(default_factory=dict)
     standings: Sequence[Standing] = ()

@@ -6,7 +6,7 @@ import csv
 import io
 import json
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from harness.markup import script_json, slug
@@ -41,19 +41,30 @@ def files(base: str, columns: Mapping[str, type], rows: Sequence[Mapping[str, An
         columns: name to `str`, `int` or `float`.
         rows: a column that a row lacks is missing in it.
     """
+    return files_of(base, columns, lines_of(columns, rows))
+
+
+def files_of(base: str, columns: Mapping[str, type], lines: Sequence[Sequence[Any]]) -> Files:
+    """As `files`, from lines with a value a column."""
     return {
-        f"{base}.csv": csv_text(list(columns), rows),
-        f"{base}.json": json_text([{name: row.get(name) for name in columns} for row in rows]),
-        f"{base}.parquet": parquet(columns, rows),
+        f"{base}.csv": csv_text(columns, lines),
+        f"{base}.json": json_text([dict(zip(columns, line, strict=True)) for line in lines]),
+        f"{base}.parquet": parquet(columns, lines),
     }
 
 
-def csv_text(columns: Sequence[str], rows: Sequence[Mapping[str, Any]]) -> str:
+def lines_of(columns: Iterable[str], rows: Sequence[Mapping[str, Any]]) -> list[list[Any]]:
+    """Rows as lines with a value a column, None where a row lacks it."""
+    names = tuple(columns)
+    return [[row.get(name) for name in names] for row in rows]
+
+
+def csv_text(columns: Iterable[str], lines: Iterable[Sequence[Any]]) -> str:
     """All digits; what is missing is empty."""
     out = io.StringIO()
     writer = csv.writer(out, lineterminator="\n")
     writer.writerow(columns)
-    writer.writerows([row.get(name) for name in columns] for row in rows)
+    writer.writerows(lines)
     return out.getvalue()
 
 
@@ -62,42 +73,38 @@ def json_text(value: Any) -> str:
     return json.dumps(value, allow_nan=False) + "\n"
 
 
-def parquet(columns: Mapping[str, type], rows: Sequence[Mapping[str, Any]]) -> bytes:
-    """The table as a Parquet file; the same rows give the same bytes. What is not finite is missing."""
-    return parquet_bytes(arrow_table(columns, rows))
-
-
-def arrow_table(columns: Mapping[str, type], rows: Sequence[Mapping[str, Any]] | pa.Table) -> pa.Table:
-    """Rows as a table with exactly these columns, in this order. What a row lacks, or is not finite, is missing.
-
-    An Arrow table has its columns picked; they must be there, with nothing in them that is not finite.
-    """
-    import pyarrow as pa
-
-    kinds = {str: pa.string(), int: pa.int64(), float: pa.float64()}
-    schema = pa.schema([(name, kinds[kind]) for name, kind in columns.items()])
-    if not isinstance(rows, Sequence):
-        return rows.select(list(columns)).cast(schema)
-    arrays = [
-        pa.array(_typed(kind, [row.get(name) for row in rows]), kinds[kind]) for name, kind in columns.items()
-    ]
-    return pa.table(arrays, schema=schema)
-
-
-def parquet_bytes(table: pa.Table) -> bytes:
-    """A Parquet file's bytes.
+def parquet(columns: Mapping[str, type], lines: Sequence[Sequence[Any]]) -> bytes:
+    """Lines as a Parquet file; the same lines give the same bytes. What is None, or not finite, is missing.
 
     Without dictionaries: Zstandard alone makes such tables smaller, and sooner. Of a small one the frame is the most.
     """
     import pyarrow as pa
     import pyarrow.parquet as pq
 
-    sink = pa.BufferOutputStream()
-    pq.write_table(table, sink, compression="zstd" if table.nbytes > SMALL else "none", use_dictionary=False)
+    kinds = {str: pa.string(), int: pa.int64(), float: pa.float64()}
+    schema = pa.schema([(name, kinds[kind]) for name, kind in columns.items()])
+    across = zip(*lines, strict=True) if lines else ((),) * len(columns)
+    arrays = [
+        pa.array(_typed(kind, values), kinds[kind])
+        for kind, values in zip(columns.values(), across, strict=True)
+    ]
+    table, sink = pa.table(arrays, schema=schema), pa.BufferOutputStream()
+    pq.write_table(
+        table, sink, compression="zstd" if table.nbytes > SMALL else "none", use_dictionary=False,
+        write_statistics=False,
+    )  # fmt: skip
     return sink.getvalue().to_pybytes()
 
 
-def _typed(kind: type, values: list[Any]) -> list[Any]:
+def table_of(content: bytes) -> pa.Table:
+    """The table in a Parquet file's bytes."""
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    return pq.ParquetFile(pa.BufferReader(content)).read(use_threads=False)
+
+
+def _typed(kind: type, values: Iterable[Any]) -> list[Any]:
     if kind is str:
         return [v if v is None or type(v) is str else str(v) for v in values]
     return [None if v is None or not math.isfinite(v) else kind(v) for v in values]
@@ -119,24 +126,20 @@ def board_files(page: BoardPage) -> Files:
     made: Files = {
         f"data/boards/{name}.csv": format_table(table, "csv"),
         f"data/boards/{name}.json": format_table(table, "json", curves=page.curves),
-        f"data/boards/{name}.parquet": parquet(_table_columns(table), _table_rows(table)),
+        f"data/boards/{name}.parquet": parquet(_table_columns(table), _table_lines(table)),
     }
     ordered = sorted(page.records, key=lambda r: (r.entry, r.case, r.seed, r.run_id))
     lines = [line for record in ordered for line in score_lines(record)]
-    return made | files(f"data/scores/{name}", SCORES, lines)
+    return made | files_of(f"data/scores/{name}", SCORES, lines)
 
 
-def score_lines(record: RunRecord) -> list[dict[str, Any]]:
-    """One line a metric of a run."""
-    head = {
-        "run_id": record.run_id, "entry": record.entry, "submission": record.submission, "title": record.title,
-        "optimizer": record.used_optimizer, "case": record.case, "seed": record.seed, "status": record.status,
-        "board_version": record.board_version,
-    }  # fmt: skip
-    return [
-        head | {"metric": name, "value": score.value, "n": score.n, "why": score.why}
-        for name, score in sorted(record.scores.items())
-    ]
+def score_lines(record: RunRecord) -> list[tuple[Any, ...]]:
+    """One line a metric of a run, with the columns `SCORES`."""
+    head = (
+        record.run_id, record.entry, record.submission, record.title, record.used_optimizer, record.case, record.seed,
+        record.status, record.board_version,
+    )  # fmt: skip
+    return [(*head, name, score.value, score.n, score.why) for name, score in sorted(record.scores.items())]
 
 
 def _table_columns(table: Table) -> dict[str, type]:
@@ -144,13 +147,11 @@ def _table_columns(table: Table) -> dict[str, type]:
     return _PLAIN | cells
 
 
-def _table_rows(table: Table) -> list[dict[str, Any]]:
+def _table_lines(table: Table) -> list[list[Any]]:
     return [
-        {name: getattr(row, name) for name in _PLAIN}
-        | {
-            f"{c.id}:{kind}": getattr(cell, kind)
-            for c, cell in zip(table.columns, row.cells, strict=True)
-            for kind in _KINDS
-        }
+        [
+            *(getattr(row, name) for name in _PLAIN),
+            *(getattr(cell, kind) for cell in row.cells for kind in _KINDS),
+        ]
         for row in table.rows
     ]

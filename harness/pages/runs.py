@@ -13,7 +13,7 @@ from markupsafe import Markup, escape
 from harness.charts import line_chart
 from harness.markup import breakable, clean, cut, data_block, num, page, slug
 from harness.pages.content import BoardPage, Files, Site
-from harness.pages.downloads import arrow_table, csv_text, parquet, parquet_bytes, script
+from harness.pages.downloads import csv_text, lines_of, parquet, script, table_of
 from harness.pages.words import budget_text, command, run_bibtex
 from harness.recordfiles import record_json
 from harness.recordtables import DIAGNOSTICS
@@ -37,21 +37,20 @@ ARROWS = {"higher": ("↑", "higher is better"), "lower": ("↓", "lower is bett
 def run_files(env: Environment, site: Site, board: BoardPage, record: RunRecord) -> Files:
     """A run's page and its data."""
     name = slug(record.run_id)
-    lines = arrow_table(_ROWS, site.rows.get(record.run_id, ()))
-    probes = questions(lines)
-    scores = [
-        {"metric": metric, "value": s.value, "n": s.n, "why": s.why}
-        for metric, s in sorted(record.scores.items())
-    ]
+    rows = site.rows.get(record.run_id, ())
+    kept = rows if isinstance(rows, bytes) else parquet(_ROWS, lines_of(_ROWS, rows))
+    probes = questions(table_of(kept))
+    text = site.texts.get(record.run_id)
+    scores = [(metric, s.value, s.n, s.why) for metric, s in sorted(record.scores.items())]
     made: Files = {
         f"runs/{name}.html": page(env, "run.html", "../", **_values(site, board, record, probes)),
-        f"data/runs/{name}.csv": csv_text(list(_SCORES), scores),
-        f"data/runs/{name}.json": record_json(record),
+        f"data/runs/{name}.csv": csv_text(_SCORES, scores),
+        f"data/runs/{name}.json": record_json(record) if text is None else text,
         f"data/runs/{name}.parquet": parquet(_SCORES, scores),
     }
     if probes:
         made[f"data/rows/{name}.js"] = script("questions", record.run_id, [q.data() for q in probes])
-        made[f"data/rows/{name}.parquet"] = parquet_bytes(lines)
+        made[f"data/rows/{name}.parquet"] = kept
     return made
 
 
