@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Callable, Mapping, Sequence
 
@@ -81,6 +82,7 @@ def xy_chart(
     x_label: str,
     y_label: str,
     name: str,
+    steps: bool = False,
 ) -> Markup:
     """Lines through points that each have a place of their own, in the order given; a single point is a dot.
 
@@ -93,6 +95,7 @@ def xy_chart(
         x_label: text below the axis.
         y_label: text at the top of the other axis.
         name: unique on its page, for the ids of title and description.
+        steps: a line keeps its height up to the place of the next point.
     """
     finite = {k: [p for p in points if all(map(math.isfinite, p))] for k, points in lines.items()}
     every = [p for points in finite.values() for p in points]
@@ -109,7 +112,7 @@ def xy_chart(
         for run in _unbroken(*zip(*points, strict=True)) if points else []:
             placed = [at(px, py) for px, py in run]
             if len(placed) > 1:
-                path = " ".join(f"{px:.1f},{py:.1f}" for px, py in placed)
+                path = " ".join(f"{px:.1f},{py:.1f}" for px, py in (_stairs(placed) if steps else placed))
                 parts.append(f'<polyline class="line {style}" points="{path}"/>')
             parts += [
                 f'<circle class="dot {style}" cx="{px:.1f}" cy="{py:.1f}" r="2.5"/>' for px, py in placed
@@ -172,6 +175,12 @@ def axis_labels(x_label: str, y_label: str) -> list[str]:
         f'<text class="label mid" x="{middle:.1f}" y="{HEIGHT - 6}">{escape(cut(x_label))}</text>',
         f'<text class="label" x="{LEFT + 4}" y="{TOP - 5}">{escape(cut(y_label, 80))}</text>',
     ]
+
+
+def _stairs(points: Sequence[tuple[float, float]]) -> list[tuple[float, float]]:
+    """With a corner before each point but the first: there in `x`, and still as high as the one before."""
+    corners = [(x, before) for (_, before), (x, _) in itertools.pairwise(points)]
+    return [*points[:1], *(p for pair in zip(corners, points[1:], strict=True) for p in pair)]
 
 
 def _place(point: tuple[float, float]) -> str:

@@ -32,6 +32,7 @@ class Place:
         ranked: whether it has one.
         entries: how many of its entries are in the board's main ranking.
         why: why it has no rank.
+        timed: whether it has times here: a rank on a board with a target, and a trajectory of any of its runs.
     """
 
     board: str
@@ -40,6 +41,7 @@ class Place:
     ranked: bool
     entries: int
     why: str = ""
+    timed: bool = False
 
 
 @dataclass(frozen=True)
@@ -51,7 +53,7 @@ class Standing:
         mean_rank: over all boards that rank anybody; a board it is not ranked on counts as one behind the last.
         boards: how many of them it is ranked on.
         places: one per board that ranks anybody, by name.
-        profile: over the (board, case, seed) workloads of boards with a target; None where there are none.
+        profile: over the (board, case, seed) workloads of boards with a target; None where it has times on none.
     """
 
     submission: str
@@ -80,14 +82,21 @@ def standings(
     )
     rows = {table.board.name: _by_method(table) for table in used}
     titles = {who: mine[0].title for found in rows.values() for who, mine in found.items()}
-    profiled = time_profiles(used, records or {}, trajectories or {})
+    curves = trajectories if records and trajectories else {}
+    profiled = time_profiles(used, records or {}, curves)
     found = []
     for who in sorted({who for by in rows.values() for who, mine in by.items() if mine[0].rank is not None}):
-        places = tuple(_place(table, rows[table.board.name].get(who, [])) for table in used)
+        places = tuple(_place(table, rows[table.board.name].get(who, []), curves) for table in used)
         mean = sum(place.rank for place in places) / len(places)
         ranked_on = sum(place.ranked for place in places)
-        found.append(Standing(*who, titles[who], mean, ranked_on, places, profiled.get(who)))
+        profile = profiled.get(who) if any(place.timed for place in places) else None
+        found.append(Standing(*who, titles[who], mean, ranked_on, places, profile))
     return tuple(sorted(found, key=lambda s: (s.mean_rank, -_score(s), s.submission, s.optimizer)))
+
+
+def timed_boards(found: Sequence[Standing]) -> list[str]:
+    """The boards that the profiles are over, by name."""
+    return sorted({place.board for standing in found for place in standing.places if place.timed})
 
 
 def time_profiles(
@@ -107,13 +116,18 @@ def time_profiles(
         by_id = {record.run_id: record for record in records.get(name, ())}
         for who, mine in _by_method(table).items():
             times.setdefault(who, {})
-            runs = [by_id[i] for i in mine[0].run_ids if i in by_id]
-            if target is None or mine[0].rank is None or not any(r.run_id in trajectories for r in runs):
+            if target is None or not _is_timed(table, mine[0], trajectories):
                 continue
+            runs = [by_id[i] for i in mine[0].run_ids if i in by_id]
             for (_, case, seed), reached in times_to_target(target, runs, trajectories).items():
                 workloads.add((name, case, seed))
                 times[who][(name, case, seed)] = reached.charged_s
     return profiles(times, sorted(workloads)) if workloads else {}
+
+
+def _is_timed(table: Table, row: TableRow, trajectories: Mapping[str, Trajectory]) -> bool:
+    ranked = target_of(table.board) is not None and row.rank is not None
+    return ranked and any(run in trajectories for run in row.run_ids)
 
 
 def _main(table: Table) -> list[TableRow]:
@@ -128,7 +142,7 @@ def _by_method(table: Table) -> dict[Who, list[TableRow]]:
     return found
 
 
-def _place(table: Table, mine: Sequence[TableRow]) -> Place:
+def _place(table: Table, mine: Sequence[TableRow], trajectories: Mapping[str, Trajectory]) -> Place:
     ranked = sum(row.rank is not None for row in _main(table))
     if not mine:
         return Place(table.board.name, "", ranked + 1, False, 0, "no entry on this board")
@@ -136,7 +150,8 @@ def _place(table: Table, mine: Sequence[TableRow]) -> Place:
     if first.rank is None:
         why = first.why or "it lacks what the board ranks by"
         return Place(table.board.name, first.entry, ranked + 1, False, len(mine), why)
-    return Place(table.board.name, first.entry, first.rank, True, len(mine))
+    timed = _is_timed(table, first, trajectories)
+    return Place(table.board.name, first.entry, first.rank, True, len(mine), timed=timed)
 
 
 def _score(standing: Standing) -> float:

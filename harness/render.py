@@ -74,7 +74,7 @@ def parts(
     infos = content_hash({name: repr(info) for name, info in metrics.items()})
     keys = {b.board.name: content_hash([code, infos, _board_key(site, b)]) for b in boards}
     compared = [_comparison_key(site, c) for c in site.comparisons]
-    everything = content_hash([code, infos, keys, repr(methods), repr(site.standings), compared])
+    everything = content_hash([code, infos, keys, repr(methods), repr(site.standings), site.year, compared])
     seen = replace(site, metrics=metrics)
     found = [
         Part("home", everything, partial(home_files, env, seen, boards, methods)),
@@ -146,7 +146,7 @@ def _stamp(site: Site, runs: _Runs, run: str) -> str:
 def _board_key(site: Site, board: BoardPage) -> list[Any]:
     runs = _Runs(board)
     table = [repr(board.table), repr(sorted(board.curves.items())), repr(board.trade_offs)]
-    shown = [repr(board.reported), *([board.key] if board.key else table)]
+    shown = [repr(board.reported), board.left_out, *([board.key] if board.key else table)]
     return [board.board.model_dump(mode="json"), [_stamp(site, runs, run) for run in runs.ids], shown]
 
 
@@ -175,6 +175,8 @@ def _code() -> str:
         "comparetables.py",
         "curves.py",
         "flat.py",
+        "profiles.py",
+        "targets.py",
     )
     files = [*(here / name for name in names), *sorted((here / "pages").glob("*.py"))]
     return content_hash([path.read_text(encoding="utf-8") for path in files])

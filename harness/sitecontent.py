@@ -23,7 +23,7 @@ from harness.leaderboard import Leaderboard, load, meanings
 from harness.overall import Standing, standings
 from harness.pages.content import BoardPage, MethodPage, Site
 from harness.recordfiles import write_atomic
-from harness.reported import reported_of
+from harness.reported import note_of, reported_of
 from harness.sparkline import Curve
 from harness.specs import Board, RunRecord, content_hash
 from harness.store import Store
@@ -81,7 +81,7 @@ class ByRun(Mapping[str, T]):
     def __getitem__(self, run_id: str) -> T:
         if run_id not in self._asked:
             start = self._place[run_id]
-            self._step = min(2 * self._step, AT_ONCE) if start == self._end else 1
+            self._step = min(8 * self._step, AT_ONCE) if start == self._end else 1
             self._end = start + self._step
             wanted = self.run_ids[start : self._end]
             self._held, self._asked = self.load(wanted), frozenset(wanted)
@@ -133,13 +133,14 @@ def collect(
         boards=pages,
         methods=methods,
         metrics=metrics,
-        rows=ByRun(store.load_row_files_of, run_ids),
-        texts=ByRun(store.load_texts_of, run_ids),
+        rows=ByRun(store.load_rows_of, run_ids),
+        files=ByRun(store.load_files_of, run_ids),
         trajectories=ByRun(store.load_trajectories_of, run_ids),
         relearning=ByRun(store.load_relearning_of, run_ids),
         standings=_standings(pages) if boards is None else (),
         comparisons=_comparisons(store, metrics) if boards is None else (),
         stamps={run: told[2] for run, told in stamps.items()},
+        year=_latest_year(store) if boards is None else "",
     )
 
 
@@ -182,9 +183,16 @@ def _board(workspace: Workspace, store: Store, cache: Cache, asked: _Asked) -> B
 
     table, curves, trade_offs = cache.get(board.name, asked.key, make)
     records = Records(store, board.name, asked.run_ids)
+    places = workspace.leaderboards, board.name
     return BoardPage(
-        table, records, curves, trade_offs, reported_of(workspace.leaderboards, board.name), asked.key
+        table, records, curves, trade_offs, reported_of(*places), note_of(*places), key=asked.key
     )
+
+
+def _latest_year(store: Store) -> str:
+    """Of any run; empty where none tells when it was started."""
+    sql = "SELECT coalesce(max(left(started, 4)), '') FROM runs WHERE regexp_matches(started, '^[0-9]{4}-')"
+    return str(store.query(sql)[1][0][0])
 
 
 def _standings(boards: Sequence[BoardPage]) -> tuple[Standing, ...]:
@@ -231,7 +239,8 @@ def _method(name: str, workspace: Workspace) -> MethodPage:
         return MethodPage(name, title=f"{name} does not load: {_without(str(error), workspace)}")
     s = loaded.submission
     source = loaded.path.read_text(encoding="utf-8", errors="replace") if loaded.path.is_file() else ""
-    return MethodPage(name, s.title, s.paper, s.authors, s.goal, source)
+    selector = hasattr(s.method, "choose")
+    return MethodPage(name, s.title, s.paper, s.authors, s.goal, source, selector)
 
 
 def _without(text: str, workspace: Workspace) -> str:

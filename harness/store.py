@@ -171,37 +171,49 @@ class Store:
         with self._reading() as connection:
             return {run: tuple(told) for run, *told in connection.execute(sql).fetchall()}
 
-    def load_texts_of(self, run_ids: Sequence[str]) -> dict[str, str]:
-        """The records of these runs, byte for byte as in their files."""
-        sql = "SELECT run_id, record FROM runs WHERE run_id IN (SELECT unnest($1::VARCHAR[]))"
+    def load_rows_of(self, run_ids: Sequence[str]) -> dict[str, pa.Table]:
+        """The whole long per-row tables of these runs, in file order; runs without one are not in it."""
+        sql = (
+            f"SELECT run_id, {', '.join(COLUMNS[ROWS])} FROM rows "
+            "WHERE run_id IN (SELECT unnest($1::VARCHAR[])) ORDER BY run_id, position"
+        )
         with self._reading() as connection:
-            return dict(connection.execute(sql, [list(run_ids)]).fetchall())
+            table = connection.sql(sql, params=[list(run_ids)]).to_arrow_table().combine_chunks()
+        columns = table.drop_columns("run_id")
+        found, start = {}, 0
+        for run in table["run_id"].value_counts().to_pylist():
+            found[run["values"]] = columns.slice(start, run["counts"])
+            start += run["counts"]
+        return found
 
-    def load_row_files_of(self, run_ids: Sequence[str]) -> dict[str, bytes]:
-        """The Parquet files of per-row values that these runs' records name; runs without one are not in it.
+    def load_files_of(self, run_ids: Sequence[str]) -> dict[str, tuple[str, bytes | None]]:
+        """These runs' records, and the Parquet files of their rows where they name one, as they lie in the folder.
 
         Raises:
-            StoreError: a file was changed since it was read into the database.
+            StoreError: a file of rows was changed since it was read into the database.
         """
         sql = (
-            f"SELECT run_id, file, json_extract_string(record, '$.rows.\"{ROWS}\"') AS named FROM runs "
-            "WHERE run_id IN (SELECT unnest($1::VARCHAR[])) AND named IS NOT NULL"
+            f"SELECT run_id, record, file, json_extract_string(record, '$.rows.\"{ROWS}\"') FROM runs "
+            "WHERE run_id IN (SELECT unnest($1::VARCHAR[]))"
         )
         lacking = "SELECT file FROM absent WHERE run_id IN (SELECT unnest($1::VARCHAR[]))"
         with self._reading() as connection:
             lines = connection.execute(sql, [list(run_ids)]).fetchall()
             absent = {file for (file,) in connection.execute(lacking, [list(run_ids)]).fetchall()}
-        named = [(run, Path(file).with_name(f"{run}.{ROWS}"), sha256) for run, file, sha256 in lines]
-        try:
-            return {run: read_hashed(path, sha256) for run, path, sha256 in named if str(path) not in absent}
-        except StoreError as error:
-            raise StoreError(f"{error}; `uharness db rebuild` notes it as absent") from error
+        found: dict[str, tuple[str, bytes | None]] = {}
+        for run, text, file, sha256 in lines:
+            path = Path(file).with_name(f"{run}.{ROWS}")
+            try:
+                there = sha256 is not None and str(path) not in absent
+                found[run] = text, read_hashed(path, str(sha256)) if there else None
+            except StoreError as error:
+                raise StoreError(f"{error}; `uharness db rebuild` notes it as absent") from error
+        return found
 
     def load_rows(self, run_id: str) -> list[dict[str, Any]]:
-        """The whole long per-row table of a run, in file order; none where it has no table."""
-        sql = f"SELECT {', '.join(COLUMNS[ROWS])} FROM rows WHERE run_id = $1 ORDER BY position"
-        with self._reading() as connection:
-            return connection.sql(sql, params=[run_id]).to_arrow_table().to_pylist()
+        """As `load_rows_of`, for one run and as lines; none where it has no table."""
+        table = self.load_rows_of([run_id]).get(run_id)
+        return table.to_pylist() if table is not None else []
 
     def load_comparisons(self) -> list[Comparison]:
         """All comparisons that could be read, by board and id."""

@@ -507,7 +507,7 @@ def test_every_question_is_in_the_data_that_a_page_loads() -> None:
     assert files[f"runs/{slug(record.run_id)}.html"].count('<td class="text">') == 3 * 3
 
 
-def test_lines_and_a_parquet_file_make_the_same_pages_and_a_record_is_shown_as_it_is_kept() -> None:
+def test_lines_and_an_arrow_table_make_the_same_files() -> None:
     record = records()[0]
     lines = [
         {"probe": "p", "metric": f"p.{m}", "row_id": f"r{i}", "value": None if i == 1 else i / 7, "why": "",
@@ -521,7 +521,8 @@ def test_lines_and_a_parquet_file_make_the_same_pages_and_a_record_is_shown_as_i
     pq.write_table(table, sink)
     given = sink.getvalue().to_pybytes()
     one = render_site(a_site(records(), rows={record.run_id: lines}), TEMPLATES)
-    kept = {"rows": {record.run_id: given}, "texts": {record.run_id: '{"as": "it is"}'}}
+    assert one == render_site(a_site(records(), rows={record.run_id: table}), TEMPLATES)
+    kept = {"rows": {record.run_id: table}, "files": {record.run_id: ('{"as": "it is"}', given)}}
     other = render_site(a_site(records(), **kept), TEMPLATES)
     changed = {path for path in one | other if one.get(path) != other.get(path)}
     name = slug(record.run_id)

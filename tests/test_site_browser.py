@@ -199,6 +199,13 @@ def test_entries_are_compared(visit: Open) -> None:
         told = cells.nth(1).locator(".diff").get_attribute("title").split(", ")
         e = estimate([[b - a for a, b in zip(pair[0]["values"][i], pair[1]["values"][i], strict=True)]])
         assert [float(x) for x in told] == pytest.approx([e.mean, e.low, e.high], rel=1e-11, abs=1e-13)
+    cite = page.locator("#bibtex").inner_text()
+    assert (
+        cite.startswith("@misc{uharness-tofu-sample-compared,")
+        and "title = {NPO, RMU on TOFU sample}" in cite
+    )
+    assert "howpublished = {uharness board show tofu-sample}" in cite and "year = {2026}" in cite
+    assert f"board version {data['version']}; entries npo@a1b2c3, rmu@a1b2c3" in cite
     page.get_by_role("button", name="Compare with this").click()
     assert page.locator("#side thead .title").all_inner_texts() == ["RMU", "NPO"]
     again = visit(page.url.rsplit("/", 1)[1])
@@ -275,6 +282,17 @@ def test_charts_come_alive_in_both_themes(visit: Open, address: str, base: str) 
     assert told & {"forget.p", "retain.p"}
     page.reload()
     assert page.evaluate("getComputedStyle(document.body).backgroundColor") == light
+
+
+@pytest.mark.parametrize("path", [BOARD, "index.html"])
+def test_trade_offs_and_profiles_come_alive(visit: Open, path: str) -> None:
+    page = visit(path)
+    figures = page.locator("figure[data-chart]")
+    for i in range(figures.count()):
+        figures.nth(i).scroll_into_view_if_needed()
+        figures.nth(i).locator(".drawn canvas").wait_for()
+    page.wait_for_selector("figure.live")
+    assert page.locator("figure.live").count() == figures.count() > 0
 
 
 def test_without_a_script_everything_is_there(visit: Open) -> None:

@@ -107,18 +107,29 @@ def test_rows_and_trajectory_come_back(store: Store) -> None:
     assert store.load_trajectory("nope") is None and store.load_rows("nope") == []
     store.write_record(a_record("r2"), some_rows())
     assert store.load_rows("r2") == rows and set(store.load_all_trajectories()) == {"r1"}
-    files = {run: json_of(store, run).with_name(f"{run}.rows.parquet") for run in ("r1", "r2")}
-    assert store.load_row_files_of(["r2", "nope", "r1"]) == {run: p.read_bytes() for run, p in files.items()}
-    assert store.load_texts_of(["r1", "nope"]) == {"r1": json_of(store, "r1").read_text()}
+    tables = store.load_rows_of(["r2", "nope", "r1"])
+    assert {run: table.to_pylist() for run, table in tables.items()} == {"r1": rows, "r2": rows}
+    assert store.load_rows_of(["nope"]) == {}
+
+
+def test_files_come_back_byte_for_byte(store: Store) -> None:
+    for run in ("r1", "r2"):
+        store.write_record(a_record(run), some_rows())
     store.write_record(a_record("r3"))
-    assert store.load_row_files_of(["nope", "r3"]) == {}
-    files["r1"].write_bytes(b"PAR1")
-    with pytest.raises(StoreError, match=r"r1\.rows\.parquet is not the file .*; `uharness db rebuild` notes it"):
-        store.load_row_files_of(["r1"])
+    texts = {run: json_of(store, run).read_text() for run in ("r1", "r2", "r3")}
+    tables = {run: json_of(store, run).with_name(f"{run}.rows.parquet") for run in ("r1", "r2")}
+    assert store.load_files_of(["r3", "r1", "nope"]) == {
+        "r1": (texts["r1"], tables["r1"].read_bytes()), "r3": (texts["r3"], None)
+    }  # fmt: skip
+    tables["r1"].write_bytes(b"PAR1")
+    with pytest.raises(
+        StoreError, match=r"r1\.rows\.parquet is not the file .*; `uharness db rebuild` notes it"
+    ):
+        store.load_files_of(["r1"])
     store.rebuild()
-    assert store.load_row_files_of(["r1", "r2"]) == {
-        "r2": files["r2"].read_bytes()
-    }  # it is known to be absent now
+    assert store.load_files_of(["r1", "r2"]) == {
+        "r1": (texts["r1"], None), "r2": (texts["r2"], tables["r2"].read_bytes())
+    }  # fmt: skip
 
 
 def test_metrics_that_were_seen_at_different_steps_share_one_curve() -> None:

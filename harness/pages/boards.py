@@ -2,19 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from jinja2 import Environment
 from markupsafe import Markup
 
+from harness.chains import AFTER
 from harness.charts import interval_mark
 from harness.markup import cut, data_block, page, slug
 from harness.pages.content import BoardPage, Files
-from harness.pages.downloads import board_files
-from harness.pages.scatter import Dot, scatter_chart
-from harness.pages.words import board_bibtex, budget_text, command, hardware_of, stop_text
+from harness.pages.downloads import board_files, files
+from harness.pages.names import BODY, has_several_optimizers, names_of
+from harness.pages.scatter import Dot, lay_out, scatter_chart
+from harness.pages.words import board_bibtex, budget_text, command, hardware_of, stop_text, year_of
 from harness.rank import value_of
 from harness.reported import ReportedRow
 from harness.sparkline import span, sparkline
@@ -24,7 +26,6 @@ from harness.tradeoffs import TradeOff
 
 SHOWN = 6
 """Columns that a table shows at first where a script can show the others."""
-BODY = ("ranked", "incomplete", "reference")
 
 
 @dataclass(frozen=True)
@@ -37,6 +38,7 @@ class Line:
         anchor: where its runs are listed.
         spark: the small curve.
         optimizer: the row's, where the board has rows of several.
+        trainings: how many stand behind each of its runs: of runs that differ in it, the most.
     """
 
     row: TableRow
@@ -45,6 +47,7 @@ class Line:
     anchor: str
     spark: str = ""
     optimizer: str = ""
+    trainings: int = 1
 
 
 def lines_of(
@@ -64,6 +67,7 @@ def lines_of(
     curves = board.curves if board is not None else {}
     scale = span(list(curves.values())) if curves else (0.0, 1.0)
     several = has_several_optimizers(table)
+    trainings = trainings_of(board.records) if board is not None else {}
     lines = []
     for row in rows:
         for cell in row.cells if row.section in BODY else row.cells[key : key + 1]:
@@ -75,22 +79,14 @@ def lines_of(
         spark = sparkline(curve.values, *scale) if curve is not None else ""
         picture = interval_mark(main.mean, main.low, main.high, over)
         optimizer = (row.optimizer or "") if several else ""
-        lines.append(Line(row, cells, picture, anchor(row), spark, optimizer))
+        most = max((trainings.get(run, 1) for run in row.run_ids), default=1)
+        lines.append(Line(row, cells, picture, anchor(row), spark, optimizer, most))
     return lines
 
 
-def has_several_optimizers(table: Table) -> bool:
-    """Whether titles alone do not tell a table's rows apart."""
-    return len({row.optimizer for row in table.rows if row.optimizer}) > 1
-
-
-def names_of(table: Table) -> dict[str, str]:
-    """Entry to title, with the optimizer where the board has rows of several."""
-    several = has_several_optimizers(table)
-    return {
-        row.entry: f"{row.title or row.entry}, {row.optimizer}" if several and row.optimizer else row.title or row.entry
-        for row in table.rows
-    }  # fmt: skip
+def trainings_of(records: Iterable[RunRecord]) -> dict[str, int]:
+    """Run id to the trainings behind the run; of a chain only its first run, as the others' ledgers have it too."""
+    return {r.run_id: r.ledger.trainings for r in records if AFTER not in r.hashes}
 
 
 def anchor(row: TableRow) -> str:
@@ -110,6 +106,7 @@ def board_part(env: Environment, board: BoardPage) -> Files:
         f"boards/{name}.html": page(env, "board.html", "../", **_values(board)),
         f"entries/{name}.html": page(env, "entries.html", "../", **_entries(board)),
         **board_files(board),
+        **(_reported_files(f"data/reported/{name}", board.reported) if board.reported else {}),
     }
 
 
@@ -144,7 +141,7 @@ def _values(page: BoardPage) -> dict[str, Any]:
         "spark_of": ", ".join(sorted({curve.metric for curve in page.curves.values()})),
         "charts": charts,
         "chart_data": data,
-        "cite": board_bibtex(board),
+        "cite": board_bibtex(board, year_of(current)),
         "settings": sorted(board.settings.items()),
         "runs": len(page.records),
     }
@@ -161,6 +158,19 @@ def _reported(table: Table, rows: Sequence[ReportedRow]) -> dict[str, Any]:
     }
 
 
+def _reported_files(base: str, rows: Sequence[ReportedRow]) -> Files:
+    """Rows of papers for other programs: a column a metric, and one for its deviation where a paper gives any."""
+    plain = ("title", "source", "model", "split", "reference", "note")
+    lines = [
+        {name: getattr(row, name) for name in plain} | {"reference": int(row.reference)} | row.values
+        | {f"{metric} sd": sd for metric, sd in row.sd.items()}
+        for row in rows
+    ]  # fmt: skip
+    metrics = sorted({key for line in lines for key in line} - set(plain))
+    kinds = {name: int if name == "reference" else str for name in plain}
+    return files(base, kinds | dict.fromkeys(metrics, float), lines)
+
+
 def _told(row: ReportedRow, metric: str) -> tuple[float | None, str]:
     value = row.values.get(metric)
     return value, f"± {number(row.sd[metric], value)}" if metric in row.sd else ""
@@ -170,10 +180,10 @@ def _charts(table: Table, found: Sequence[TradeOff]) -> tuple[list[tuple[str, Ma
     charts, data = [], {}
     names = names_of(table)
     for i, trade in enumerate(found):
+        points = [p for p in trade.points if p.x.mean is not None and p.y.mean is not None]
         dots = [
-            Dot(names[p.entry], p.x.mean, p.y.mean, bool(p.best), p.best is not None)
-            for p in trade.points
-            if p.x.mean is not None and p.y.mean is not None
+            Dot(names[p.entry], p.x.mean or 0.0, p.y.mean or 0.0, bool(p.best), p.best is not None)
+            for p in points
         ]
         name = f"trade-{i}"
         title = f"{heading(trade.y)} against {heading(trade.x)}"
@@ -181,12 +191,15 @@ def _charts(table: Table, found: Sequence[TradeOff]) -> tuple[list[tuple[str, Ma
         if not svg:
             continue
         charts.append((name, svg))
+        laid = lay_out(dots)
         data[name] = {
             "kind": "scatter", "x": heading(trade.x), "y": heading(trade.y),
+            "across": [laid.x_ticks[0], laid.x_ticks[-1]], "up": [laid.y_ticks[0], laid.y_ticks[-1]],
             "points": [
                 [str(cut(names[p.entry], 120)), str(cut(p.entry, 120)), p.x.mean, p.y.mean, p.x.low, p.x.high,
-                 p.y.low, p.y.high, bool(p.best), p.best is not None, cell_text(p.x), cell_text(p.y)]
-                for p in trade.points if p.x.mean is not None and p.y.mean is not None
+                 p.y.low, p.y.high, bool(p.best), p.best is not None, cell_text(p.x), cell_text(p.y),
+                 *laid.labels.get(k, ("", False))]
+                for k, p in enumerate(points)
             ],
         }  # fmt: skip
     return charts, data_block("charts", data) if data else None

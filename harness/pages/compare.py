@@ -6,9 +6,10 @@ from typing import Any
 
 from harness.cells import points_of, values_at
 from harness.markup import cut, slug
-from harness.pages.boards import BODY, names_of
 from harness.pages.content import BoardPage, Files
 from harness.pages.downloads import script
+from harness.pages.names import BODY, names_of
+from harness.pages.words import year_of
 from harness.tables import cell_text, heading
 
 
@@ -40,6 +41,8 @@ def compare_data(board: BoardPage) -> dict[str, Any]:
         "name": board.board.name,
         "title": board.board.title or board.board.name,
         "page": slug(board.board.name),
+        "version": board.board.board_version,
+        "year": year_of(by_id[i] for row in rows for i in row.run_ids if i in by_id),
         "rankBy": board.board.rank_by,
         "columns": [
             {"id": c.id, "head": heading(c), "text": c.info.text, "direction": c.info.direction,

@@ -7,16 +7,13 @@ import io
 import json
 import math
 from collections.abc import Iterable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from harness.markup import script_json, slug
 from harness.pages.content import BoardPage, Files
 from harness.specs import RunRecord
 from harness.tables import Table
 from harness.tabletext import format_table
-
-if TYPE_CHECKING:
-    import pyarrow as pa
 
 FORMS = ("csv", "json", "parquet")
 SMALL = 4_096
@@ -94,14 +91,6 @@ def parquet(columns: Mapping[str, type], lines: Sequence[Sequence[Any]]) -> byte
         write_statistics=False,
     )  # fmt: skip
     return sink.getvalue().to_pybytes()
-
-
-def table_of(content: bytes) -> pa.Table:
-    """The table in a Parquet file's bytes."""
-    import pyarrow as pa
-    import pyarrow.parquet as pq
-
-    return pq.ParquetFile(pa.BufferReader(content)).read(use_threads=False)
 
 
 def _typed(kind: type, values: Iterable[Any]) -> list[Any]:

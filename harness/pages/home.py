@@ -7,14 +7,21 @@ from typing import Any
 
 from jinja2 import Environment
 
-from harness.markup import page, slug
-from harness.pages.boards import BODY, key_of, lines_of
+from harness.charts import xy_chart
+from harness.markup import cut, data_block, page, slug
+from harness.overall import Standing, timed_boards
+from harness.pages.boards import key_of, lines_of
 from harness.pages.content import BoardPage, Files, MethodPage, Site
 from harness.pages.downloads import files
+from harness.pages.names import BODY
+from harness.pages.words import site_bibtex
 from harness.tables import STATUS_TEXT
 from harness.types import MetricInfo
 
 TOP = 3
+PROFILES = 8
+"""Methods whose performance profiles are drawn."""
+DRAWN = "Performance profiles of the time to the target"
 _METRICS = {
     "id": str, "direction": str, "low": float, "high": float, "target": float, "unit": str, "text": str, "source": str,
 }  # fmt: skip
@@ -33,6 +40,8 @@ def home_files(
         places=[(name, titles.get(name, name)) for name in names],
         empty=[b for b in boards if not b.table.rows],
         runs=sum(len(row.run_ids) for b in boards for row in b.table.rows),
+        timed=[titles.get(name, name) for name in timed_boards(site.standings)], **_profiles(site.standings),
+        cite=site_bibtex(site.title, site.year),
     )  # fmt: skip
     columns = {"mean_rank": float, "submission": str, "optimizer": str, "title": str, "profile": float}
     rows = [
@@ -42,6 +51,24 @@ def home_files(
         for s in site.standings
     ]  # fmt: skip
     return {"index.html": html, **files("data/overall", columns | {f"rank on {n}": int for n in names}, rows)}
+
+
+def _profiles(found: Sequence[Standing]) -> dict[str, Any]:
+    """The performance profiles of the `PROFILES` methods with the highest scores, as a drawing."""
+    known = [(s, s.profile) for s in found if s.profile is not None]
+    known.sort(key=lambda pair: (-(pair[1].score or 0.0), pair[0].submission, pair[0].optimizer))
+    lines: dict[str, list[tuple[float, float]]] = {}
+    for s, profile in known[:PROFILES]:
+        name = ", ".join(filter(None, (s.title or s.submission, s.optimizer)))
+        lines[str(cut(name if name not in lines else f"{name} ({s.submission})", 80))] = profile.steps()
+    shown: dict[str, Any] = {"profiles": [], "profiled": len(known), "drawn": len(lines), "chart_data": ""}
+    if lines:
+        x, y = "times the best time to the target", "share of (board, case, seed)"
+        svg = xy_chart(lines, title=DRAWN, x_label=x, y_label=y, name="profiles-chart", steps=True)
+        points = {name: [list(point) for point in steps] for name, steps in lines.items()}
+        data = {"kind": "lines", "x": x, "y": y, "steps": True, "lines": points}
+        shown |= {"profiles": [("profiles", svg)], "chart_data": data_block("charts", {"profiles": data})}
+    return shown
 
 
 def glossary_files(env: Environment, metrics: Mapping[str, MetricInfo]) -> Files:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
 
 from jinja2 import Environment
 
@@ -24,17 +25,36 @@ _ROWS = {
 
 
 def methods_of(site: Site, boards: Sequence[BoardPage]) -> list[MethodPage]:
-    """The submissions with a file and those that only rows name, by name."""
+    """The submissions with a file, those that only rows name, and the parts of these, by name."""
     known = {method.name: method for method in site.methods}
     for board in boards:
         for row in board.table.rows:
-            known.setdefault(row.submission, MethodPage(row.submission, row.title))
+            if row.submission not in known:
+                for made in _named(row, known):
+                    known.setdefault(made.name, made)
     return [known[name] for name in sorted(known)]
 
 
+def _named(row: TableRow, known: Mapping[str, MethodPage]) -> list[MethodPage]:
+    """The method of a row, and the selector and the base method that it is made of."""
+    first, colon, base = row.submission.partition(":")
+    if not (first and colon and base):
+        return [MethodPage(row.submission, row.title)]
+    selector = known.get(first) or MethodPage(first, selector=True)
+    inner = known.get(base) or MethodPage(base)
+    parts = tuple((part.name, part.title or part.name) for part in (selector, inner))
+    both = replace(selector, name=row.submission, title=row.title, goal="", selector=False, parts=parts)
+    return [selector, inner, both]
+
+
 def rows_of(method: MethodPage, boards: Iterable[BoardPage]) -> list[tuple[BoardPage, list[TableRow]]]:
-    """A method's rows on each board that has any."""
-    found = [(board, [r for r in board.table.rows if r.submission == method.name]) for board in boards]
+    """A method's rows on each board that has any; a selector's with every base method."""
+    start = f"{method.name}:"
+
+    def is_of(row: TableRow) -> bool:
+        return row.submission == method.name or row.submission.startswith(start)
+
+    found = [(board, list(filter(is_of, board.table.rows))) for board in boards]
     return [(board, rows) for board, rows in found if rows]
 
 
@@ -43,12 +63,14 @@ def method_files(
 ) -> Files:
     """A method's page, and its rows for other programs."""
     name = slug(method.name)
+    cited = method.parts[0] if method.parts else (method.name, method.title)
     shown: list[tuple[BoardPage, int, list[Line]]] = [
         (board, key_of(board.table), lines_of(board.table, rows)) for board, rows in found
     ]
     html = page(
         env, "method.html", "../", method=method, found=shown, goal=GOALS.get(method.goal, method.goal),
-        cite=paper_bibtex(method.name, method.title, method.paper, method.authors),
+        cite=paper_bibtex(*cited, method.paper, method.authors),
+        example=f"{method.name}:grad_diff" if method.selector else method.name,
     )  # fmt: skip
     lines = [
         {

@@ -17,6 +17,7 @@ from harness.flat import Flat, Value, text_of
 from harness.markup import cut, data_block, page, slug
 from harness.pages.content import BoardPage, Files, Site
 from harness.pages.downloads import FORMS, files
+from harness.pages.words import comparison_bibtex, year_of
 from harness.tables import Cell
 
 SHOWN = ("comparison", "comparison_before", "cost", "ledger", "widths", "families", "time")
@@ -54,7 +55,7 @@ def comparison_files(env: Environment, compared: Compared, paged: Sequence[str])
         tables=[made[t] for t in SHOWN if t in made], charts=charts, base=f"data/comparisons/{name}",
         names=sorted(made), forms=FORMS, paged=set(paged),
         chart_data=data_block("charts", {chart.name: chart.data for chart in charts}),
-        again=_command(compared),
+        again=_command(compared), cite=comparison_bibtex(c, year_of(compared.records.values())),
     )  # fmt: skip
     found: Files = {f"optimizers/{name}.html": html}
     for flat in made.values():

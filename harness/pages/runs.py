@@ -13,12 +13,13 @@ from markupsafe import Markup, escape
 from harness.charts import line_chart
 from harness.markup import breakable, clean, cut, data_block, num, page, slug
 from harness.pages.content import BoardPage, Files, Site
-from harness.pages.downloads import csv_text, lines_of, parquet, script, table_of
+from harness.pages.downloads import csv_text, files_of, lines_of, parquet, script
 from harness.pages.words import budget_text, command, run_bibtex
 from harness.recordfiles import record_json
 from harness.recordtables import DIAGNOSTICS
 from harness.specs import RunRecord
 from harness.tables import STATUS_TEXT
+from harness.targets import target_of, time_to
 from harness.types import MetricInfo, Trajectory
 
 if TYPE_CHECKING:
@@ -31,16 +32,18 @@ _SCORES = {"metric": str, "value": float, "n": int, "why": str}
 _ROWS = {
     "probe": str, "metric": str, "row_id": str, "value": float, "why": str, "prompt": str, "target": str, "answer": str,
 }  # fmt: skip
+WORDLESS = {"images": "images", "bma": "numbers"}
+"""Task to what its rows are, where they are no texts."""
+_CHECKS = {"step": int, "updates": int, "charged_s": float, "metric": str, "value": float}
 ARROWS = {"higher": ("↑", "higher is better"), "lower": ("↓", "lower is better")}
 
 
 def run_files(env: Environment, site: Site, board: BoardPage, record: RunRecord) -> Files:
     """A run's page and its data."""
     name = slug(record.run_id)
-    rows = site.rows.get(record.run_id, ())
-    kept = rows if isinstance(rows, bytes) else parquet(_ROWS, lines_of(_ROWS, rows))
-    probes = questions(table_of(kept))
-    text = site.texts.get(record.run_id)
+    columns = _columns(site.rows.get(record.run_id, ()))
+    probes = questions(columns)
+    text, table = site.files.get(record.run_id, (None, None))
     scores = [(metric, s.value, s.n, s.why) for metric, s in sorted(record.scores.items())]
     made: Files = {
         f"runs/{name}.html": page(env, "run.html", "../", **_values(site, board, record, probes)),
@@ -48,10 +51,37 @@ def run_files(env: Environment, site: Site, board: BoardPage, record: RunRecord)
         f"data/runs/{name}.json": record_json(record) if text is None else text,
         f"data/runs/{name}.parquet": parquet(_SCORES, scores),
     }
+    curve = site.trajectories.get(record.run_id)
+    if curve is not None and len(curve.updates):
+        made |= files_of(f"data/trajectories/{name}", _CHECKS, _checks(curve))
     if probes:
         made[f"data/rows/{name}.js"] = script("questions", record.run_id, [q.data() for q in probes])
-        made[f"data/rows/{name}.parquet"] = kept
+        lines = list(zip(*columns.values(), strict=True)) if table is None else []
+        made[f"data/rows/{name}.parquet"] = parquet(_ROWS, lines) if table is None else table
     return made
+
+
+def _columns(rows: Sequence[Mapping[str, Any]] | pa.Table) -> dict[str, Sequence[Any]]:
+    """The columns `_ROWS`, in this order; what a line lacks, or is not finite, is None."""
+    if not isinstance(rows, Sequence):
+        return rows.select(list(_ROWS)).to_pydict()
+    across = zip(*lines_of(_ROWS, rows), strict=True) if rows else ((),) * len(_ROWS)
+    found: dict[str, Sequence[Any]] = dict(zip(_ROWS, across, strict=True))
+    return found | {"value": [v if v is not None and math.isfinite(v) else None for v in found["value"]]}
+
+
+def _checks(curve: Trajectory) -> list[tuple[int, int, float | None, str, float | None]]:
+    """A line a check and metric, as the database has them."""
+    at = list(zip(curve.updates.tolist(), curve.charged_s.tolist(), strict=True))
+    columns = [(metric, values.tolist()) for metric, values in sorted(curve.values.items())]
+    return [
+        (i, updates, _finite(seconds), metric, _finite(values[i]))
+        for i, (updates, seconds) in enumerate(at) for metric, values in columns
+    ]  # fmt: skip
+
+
+def _finite(value: float) -> float | None:
+    return value if math.isfinite(value) else None
 
 
 @dataclass(frozen=True)
@@ -74,9 +104,8 @@ class Questions:
         return {"probe": self.probe, "metrics": self.metrics, "texts": self.texts, "rows": self.rows}
 
 
-def questions(table: pa.Table) -> list[Questions]:
-    """A long table (`_ROWS`) with one line a question, probe by probe; in the order of the table."""
-    columns = table.to_pydict()
+def questions(columns: Mapping[str, Sequence[Any]]) -> list[Questions]:
+    """The columns of a long table (`_ROWS`) with one line a question, probe by probe; in the order of the table."""
     probes: dict[str, dict[str, list[int]]] = {}
     for i, (probe, metric, row_id) in enumerate(
         zip(columns["probe"], columns["metric"], columns["row_id"], strict=True)
@@ -114,6 +143,7 @@ def _values(site: Site, board: BoardPage, record: RunRecord, probes: Sequence[Qu
     curve = site.trajectories.get(record.run_id)
     shown = list(dict.fromkeys(c.metric for c in board.table.columns if c.metric in record.scores))
     charts, data = _charts(record, curve) if curve is not None and len(curve.updates) else ([], {})
+    target = target_of(board.board)
     lines = site.relearning.get(record.run_id) if DIAGNOSTICS in record.rows else None
     relearning, more = _relearning(record, lines) if lines else ([], {})
     return {
@@ -125,11 +155,16 @@ def _values(site: Site, board: BoardPage, record: RunRecord, probes: Sequence[Qu
             record, site.metrics, [name for name in sorted(record.scores) if name not in shown]
         ),
         "status_text": STATUS_TEXT[record.status],
+        "target": target,
+        "reached": time_to(target, curve) if target is not None else None,
         "charts": charts,
         "relearning": relearning,
         "chart_data": data_block("charts", data | more),
         "probes": [(q, q.rows[:FEW]) for q in probes],
         "count": sum(len(q.rows) for q in probes),
+        "wordless": [q.probe for q in probes if not q.texts],
+        "kind": WORDLESS.get(board.board.task.name, ""),
+        "along": curve is not None and len(curve.updates) > 0,
         "outdated": record.board_version != board.board.board_version,
         "again": command(record),
         "cite": run_bibtex(record),

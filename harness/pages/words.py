@@ -6,10 +6,12 @@ import re
 import shlex
 from collections.abc import Iterable
 
+from harness.comparisons import Comparison
 from harness.markup import as_text, cut, link_of
 from harness.specs import Board, RunRecord
 
 _ARXIV = re.compile(r"arxiv\.org/abs/(\d{4}\.\d{4,5})")
+_DATE = re.compile(r"\d{4}-")
 
 
 def budget_text(board: Board) -> str:
@@ -82,11 +84,37 @@ def paper_bibtex(name: str, title: str, paper: str, authors: str) -> str:
     return bibtex(name, title or name, author=authors, note=paper, url=url, **eprint)
 
 
-def board_bibtex(board: Board) -> str:
+def year_of(records: Iterable[RunRecord]) -> str:
+    """The year in which the latest of these was started; empty where none tells.
+
+    >>> year_of([])
+    ''
+    """
+    return max((r.started[:4] for r in records if _DATE.match(r.started)), default="")
+
+
+def site_bibtex(title: str, year: str) -> str:
+    """All boards together."""
+    return bibtex(
+        title, f"{title}: leaderboards of machine unlearning under equal compute",
+        howpublished="uharness board overall", year=year,
+    )  # fmt: skip
+
+
+def board_bibtex(board: Board, year: str) -> str:
     """A board, with the version that its numbers belong to."""
     return bibtex(
         f"uharness-{board.name}", f"uharness leaderboard: {board.title or board.name}",
-        howpublished=f"uharness board {board.name}", note=f"board version {board.board_version}",
+        howpublished=f"uharness board show {board.name}", note=f"board version {board.board_version}", year=year,
+    )  # fmt: skip
+
+
+def comparison_bibtex(comparison: Comparison, year: str) -> str:
+    """A comparison of optimizers."""
+    c = comparison
+    return bibtex(
+        f"uharness-{c.id}", f"{', '.join(c.losses)} with {', '.join(c.optimizers)} on {c.base}",
+        howpublished=f"uharness comparison show {c.id}", note=f"board version {c.board_version}", year=year,
     )  # fmt: skip
 
 
@@ -94,8 +122,8 @@ def run_bibtex(record: RunRecord) -> str:
     """A single run."""
     return bibtex(
         f"uharness-{record.run_id}", f"{record.title or record.submission} on {record.board}",
-        howpublished=f"uharness run {record.run_id}", note=f"board version {record.board_version}",
-        year=record.started[:4],
+        howpublished=f"uharness run show {record.run_id}", note=f"board version {record.board_version}",
+        year=year_of([record]),
     )  # fmt: skip
 
 

@@ -12,12 +12,12 @@
     return colour;
   };
 
-  const config = () => {
+  const config = (wide) => {
     const ink = resolved("ink"), soft = resolved("soft"), line = resolved("line");
     const axis = { labelColor: soft, titleColor: ink, gridColor: line, domainColor: line, tickColor: line, titleFontWeight: "normal" };
     return {
       background: "transparent", font: getComputedStyle(document.body).fontFamily, view: { stroke: null }, axis,
-      legend: { labelColor: ink, title: null, orient: "top", columns: 3, labelLimit: 220, symbolStrokeWidth: 2 },
+      legend: { labelColor: ink, title: null, orient: "top", columns: wide < 500 ? 2 : 3, labelLimit: 220, symbolStrokeWidth: 2 },
       range: { category: Array.from({ length: COLOURS }, (_, i) => resolved("s" + i)) },
     };
   };
@@ -35,32 +35,39 @@
         tooltip: [{ field: "name", title: "line" }, { field: "x", title: chart.x }, { field: "y", title: chart.y }],
       },
       layer: [
-        { mark: { type: "line", strokeWidth: 2 }, encoding: { strokeDash: { ...colour, scale: { domain: names, range: DASHES.slice(0, Math.max(names.length, 1)) } } } },
+        { mark: { type: "line", strokeWidth: 2, interpolate: chart.steps ? "step-after" : "linear" }, encoding: { strokeDash: { ...colour, scale: { domain: names, range: DASHES.slice(0, Math.max(names.length, 1)) } } } },
         { mark: { type: "point", filled: true, size: 45, opacity: 1 } },
       ],
     };
   };
 
-  const scatter = (chart) => {
-    const values = chart.points.map(([title, entry, x, y, xl, xh, yl, yh, best, compared, xt, yt]) =>
-      ({ title, entry, x, y, xl, xh, yl, yh, kind: best ? "on the front" : compared ? "beaten" : "not compared", xt, yt, label: best ? title : "" }));
-    const kinds = ["on the front", "beaten", "not compared"];
-    const x = { field: "x", type: "quantitative", title: chart.x, scale: { zero: false } };
-    const y = { field: "y", type: "quantitative", title: chart.y, scale: { zero: false } };
+  // on the axes of the picture, so that the labels which do not overlap there do not here
+  const scatter = (chart, wide) => {
+    const values = chart.points.map(([title, entry, x, y, xl, xh, yl, yh, best, compared, xt, yt, label, end]) =>
+      ({ title, entry, x, y, xl, xh, yl, yh, kind: best ? "on the front" : compared ? "beaten" : "not compared", xt, yt, label, end }));
+    const styles = { "on the front": ["circle", "s1"], beaten: ["square", "soft"], "not compared": ["cross", "s0"] };
+    const kinds = Object.keys(styles).filter((kind) => values.some((value) => value.kind === kind));
+    const x = { field: "x", type: "quantitative", title: chart.x, scale: { domain: chart.across, nice: false, zero: false }, axis: { tickCount: 6 } };
+    const y = { field: "y", type: "quantitative", title: chart.y, scale: { domain: chart.up, nice: false, zero: false }, axis: { tickCount: 6 } };
+    const labels = [false, true].map((end) => ({
+      transform: [{ filter: { and: [{ field: "end", equal: end }, { not: { field: "label", equal: "" } }] } }],
+      mark: { type: "text", align: end ? "right" : "left", dx: end ? -7 : 7, dy: -7, fontSize: Math.min(12, Math.max(9, wide * 12 / 640)), color: resolved("ink") },
+      encoding: { x, y, text: { field: "label" } },
+    }));
     const tooltip = [{ field: "title", title: "entry" }, { field: "entry", title: "id" }, { field: "xt", title: chart.x }, { field: "yt", title: chart.y }];
     const bars = [["x", "xl", "x2", "xh", "y"], ["y", "yl", "y2", "yh", "x"]].map(([a, low, b, high, other]) => ({
       transform: [{ filter: { field: low, valid: true } }],
-      mark: { type: "rule", opacity: 0.3, color: resolved("soft") },
+      mark: { type: "rule", clip: true, opacity: 0.3, color: resolved("soft") },
       encoding: { [a]: { ...(a === "x" ? x : y), field: low }, [b]: { field: high }, [other]: other === "x" ? x : y },
     }));
     return {
       data: { values },
       layer: [
         ...bars,
-        { transform: [{ filter: { field: "kind", equal: kinds[0] } }], mark: { type: "line", strokeDash: [5, 4], color: resolved("s1") }, encoding: { x, y, order: { field: "x" } } },
-        { mark: { type: "point", filled: true, opacity: 1, size: 70 }, encoding: { x, y, tooltip, shape: { field: "kind", type: "nominal", sort: kinds, scale: { domain: kinds, range: ["circle", "square", "cross"] } },
-          color: { field: "kind", type: "nominal", sort: kinds, scale: { domain: kinds, range: [resolved("s1"), resolved("soft"), resolved("s0")] } } } },
-        { mark: { type: "text", dy: -10, align: "center", color: resolved("ink"), limit: 160 }, encoding: { x, y, text: { field: "label" } } },
+        { transform: [{ filter: { field: "kind", equal: "on the front" } }], mark: { type: "line", strokeDash: [5, 4], color: resolved("s1") }, encoding: { x, y, order: { field: "x" } } },
+        { mark: { type: "point", filled: true, opacity: 1, size: 70 }, encoding: { x, y, tooltip, shape: { field: "kind", type: "nominal", sort: kinds, scale: { domain: kinds, range: kinds.map((kind) => styles[kind][0]) } },
+          color: { field: "kind", type: "nominal", sort: kinds, scale: { domain: kinds, range: kinds.map((kind) => resolved(styles[kind][1])) } } } },
+        ...labels,
       ],
     };
   };
@@ -83,19 +90,20 @@
   };
 
   const draw = (figure, chart) => {
+    const place = uharness.element("div", { class: "drawn " + chart.kind, role: "img" });
+    figure.querySelector(".drawn")?.remove();
+    figure.append(place);
     const spec = {
       $schema: "https://vega.github.io/schema/vega-lite/v6.json", width: "container", height: 260, autosize: { type: "fit", contains: "padding" },
-      ...(chart.kind === "scatter" ? scatter(chart) : lines(chart)),
+      ...(chart.kind === "scatter" ? scatter(chart, place.clientWidth) : lines(chart)),
     };
     const old = figure.querySelector("svg.chart");
     const title = old ? old.querySelector("title").textContent : "";
     const about = old ? old.querySelector("desc").textContent : figure.dataset.about;
     if (old) figure.dataset.about = about;
-    const place = uharness.element("div", { class: "drawn", role: "img", "aria-label": (title || figure.dataset.title) + ". " + about });
+    place.setAttribute("aria-label", (title || figure.dataset.title) + ". " + about);
     if (title) figure.dataset.title = title;
-    const compiled = vegaLite.compile(spec, { config: config() }).spec;
-    figure.querySelector(".drawn")?.remove();
-    figure.append(place);
+    const compiled = vegaLite.compile(spec, { config: config(place.clientWidth) }).spec;
     const view = new vega.View(vega.parse(compiled, null, { ast: true }), {
       expr: vegaInterpreter.expressionInterpreter, renderer: "canvas", container: place, hover: true, tooltip: tip(), logLevel: vega.Error,
     });

@@ -86,6 +86,19 @@
       element("a", { href: root() + "data/boards/" + data.page + ".parquet", download: true, text: "The whole board as Parquet" }));
   };
 
+  // as harness.pages.words.bibtex has it
+  const plain = (text) => text.slice(0, 600).replace(/[\\{}]/g, "").split(/\s+/).filter(Boolean).join(" ").replace(/[%&#$_]/g, "\\$&");
+  const cite = (data, entries) => {
+    const fields = {
+      title: entries.map((entry) => entry.title).join(", ") + " on " + data.title, howpublished: "uharness board show " + data.name,
+      note: "board version " + data.version + "; entries " + entries.map((entry) => entry.entry).join(", "), year: data.year,
+    };
+    const lines = Object.entries(fields).filter(([, text]) => text).map(([name, text]) => "  " + name + " = {" + plain(text) + "}");
+    const key = ("uharness-" + data.name + "-compared").replace(/[^A-Za-z0-9]+/g, "-");
+    return [element("h2", { text: "Cite" }), uharness.copying(element("div", { class: "copyable" }, element("pre", { tabindex: "0", role: "region", "aria-label": "BibTeX of this comparison" },
+      element("code", { id: "bibtex", text: "@misc{" + key + ",\n" + lines.join(",\n") + "\n}" }))))];
+  };
+
   const show = () => {
     const { board, entries } = chosen();
     const out = document.getElementById("compared");
@@ -103,7 +116,7 @@
       out.replaceChildren(
         element("h2", {}, element("a", { href: "boards/" + data.page + ".html", text: data.title })),
         ...(lost.length ? [element("p", { class: "reason", text: "Not on this board any more: " + lost.join(", ") })] : []),
-        ...(found.length > 1 ? [side(data, found), downloads(data, found)] : [element("p", { class: "empty", text: "Choose at least two entries." })]));
+        ...(found.length > 1 ? [side(data, found), downloads(data, found), ...cite(data, found)] : [element("p", { class: "empty", text: "Choose at least two entries." })]));
     }, () => out.replaceChildren(element("p", { class: "reason", text: "The numbers of this board could not be loaded." })));
   };
 

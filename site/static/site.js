@@ -295,14 +295,13 @@ window.uharness = (function () {
     look();
   };
 
-  const copying = () => {
-    if (!navigator.clipboard) return;
-    for (const around of document.querySelectorAll(".copyable")) {
-      const button = element("button", { type: "button", class: "quiet copy", text: "Copy" });
-      button.addEventListener("click", () => navigator.clipboard.writeText(around.querySelector("code").textContent).then(
-        () => { button.textContent = "Copied"; setTimeout(() => { button.textContent = "Copy"; }, 1500); }, () => {}));
-      around.append(button);
-    }
+  const copying = (around) => {
+    if (!navigator.clipboard) return around;
+    const button = element("button", { type: "button", class: "quiet copy", text: "Copy" });
+    button.addEventListener("click", () => navigator.clipboard.writeText(around.querySelector("code").textContent).then(
+      () => { button.textContent = "Copied"; setTimeout(() => { button.textContent = "Copy"; }, 1500); }, () => {}));
+    around.append(button);
+    return around;
   };
 
   const save = (name, kind, text) => {
@@ -315,7 +314,7 @@ window.uharness = (function () {
     theme();
     for (const target of document.querySelectorAll("table[data-table]")) table(target);
     for (const target of document.querySelectorAll("[data-search]")) search(target);
-    copying();
+    for (const target of document.querySelectorAll(".copyable")) copying(target);
     // footnotes and the like that an anchor points into are opened
     const open = () => {
       const place = location.hash.length > 1 && !location.hash.startsWith("#?") && document.getElementById(decodeURIComponent(location.hash.slice(1)));
@@ -325,5 +324,5 @@ window.uharness = (function () {
     open();
   });
 
-  return { element, read, write, load, root, number, save };
+  return { element, read, write, load, root, number, save, copying };
 })();
