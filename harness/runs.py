@@ -95,7 +95,7 @@ class RunSpec(Spec):
             "threads",
             "generator",
         }
-        left_out = {**dict.fromkeys(here, True), "board": SHOWN_ONLY}
+        left_out = {**dict.fromkeys(here, True), "board": SHOWN_ONLY, "sources": {"__all__": {"source"}}}
         return content_hash(
             {**self.model_dump(mode="json", exclude=left_out), "generator": self.generator_kind}
         )

@@ -25,22 +25,28 @@ from harness.generate import choice
 from harness.measures import axes_of, grade, measure, measure_axes
 from harness.preflight import Ready
 from harness.recording import make_record, save_record
+from harness.recordtables import TRAJECTORY
 from harness.runs import RunSpec, Source, done, mark_done, read_json, write_json
 from harness.session import PATIENT, UNUSABLE, Session, locked
-from harness.specs import Board, RunRecord, content_hash
+from harness.specs import RANKED_STATUSES, Board, RunRecord, content_hash
 from harness.supervise import Limits, Outcome, run_stage
 
 CALIBRATION_STEPS, DRIFT_STEPS = 12, 6
 POINTS = tuple(k / 10 for k in range(1, 11))
 
 
-def plan_runs(session: Session, ready: Ready, entry: Entry, seeds: Sequence[int]) -> list[RunSpec]:
-    """One spec for every (seed, case); all models are resolved and hashed here, before anything is trained."""
-    specs = []
+def plan_runs(
+    session: Session, ready: Ready, entry: Entry, seeds: Sequence[int], cases: Sequence[str] = ()
+) -> list[RunSpec]:
+    """One spec for every (seed, case); all models are resolved and hashed here, before anything is trained.
+
+    `cases` are some of the task's; the default is the board's.
+    """
+    specs, needs = [], preflight.needed(entry, ready)
     for seed in seeds:
         ids: dict[str | None, str] = {}
-        for case, before in chains.ordered(ready, seed):
-            paths = ready.models(case, seed, session.workspace.roots)
+        for case, before in chains.ordered(ready, seed, cases):
+            paths = ready.models(case, seed, session.workspace.roots, needs)
             choice.check_models(session.generator, paths.values())
             hashes = {
                 **({chains.AFTER: ids[before]} if before in ids else {}),
@@ -63,7 +69,8 @@ def plan_runs(session: Session, ready: Ready, entry: Entry, seeds: Sequence[int]
                 started=datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
             )  # fmt: skip
             ids[case] = run_id(spec)
-            specs.append(spec.model_copy(update={"run_id": ids[case]}))
+            if not cases or case in cases:
+                specs.append(spec.model_copy(update={"run_id": ids[case]}))
     return specs
 
 
@@ -98,14 +105,43 @@ def recorded(session: Session, spec: RunSpec) -> RunRecord | None:
 
 
 def same_inputs(session: Session, spec: RunSpec) -> list[RunRecord]:
-    """All records of runs with the same inputs, in the order of their run ids, however they ended."""
-    return records_of(session, spec.board.name, spec.run_id)
+    """All records of runs with the same inputs, in the order of their run ids, however they ended.
+
+    One that ended well is known by what it was made from, so that it counts in every folder and on every machine.
+    """
+    records = session.store.load_records(spec.board.name)
+    return [r for r in records if repeats(r.run_id, spec.run_id) or _made_from(r, spec)]
+
+
+def repeats(run: str, planned: str) -> bool:
+    """Whether a run id is that of a planned run, or of one of its repetitions.
+
+    >>> [repeats(run, "npo-c-s0-12") for run in ("npo-c-s0-12", "npo-c-s0-12-r2", "npo-c-s0-123")]
+    [True, True, False]
+    """
+    return re.fullmatch(re.escape(planned) + r"(-r\d+)?", run) is not None
+
+
+def _made_from(record: RunRecord, spec: RunSpec) -> bool:
+    """Whether a whole run that ended well is one of this spec: the same rows, models, code, settings and budget."""
+    told = (record.entry, record.case, record.seed, record.board_version)
+    asked = (spec.entry, spec.case, spec.seed, spec.board.board_version)
+    texts = record.env.get("generator", {}).get("name", spec.generator_kind) == spec.generator_kind
+    hashes = spec.hashes.items() <= record.hashes.items()
+    curve = not spec.points or TRAJECTORY in record.rows
+    return (
+        record.status in RANKED_STATUSES
+        and spec.limit is None
+        and told == asked
+        and texts
+        and hashes
+        and curve
+    )
 
 
 def records_of(session: Session, board: str, run: str) -> list[RunRecord]:
     """All records of a planned run and its repetitions, in the order of their run ids."""
-    pattern = re.compile(re.escape(run) + r"(-r\d+)?")
-    return [r for r in session.store.load_records(board) if pattern.fullmatch(r.run_id)]
+    return [r for r in session.store.load_records(board) if repeats(r.run_id, run)]
 
 
 def execute(session: Session, ready: Ready, spec: RunSpec, measures: Sequence[str] = ()) -> RunRecord:

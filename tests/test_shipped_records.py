@@ -1,0 +1,56 @@
+"""The records that ship with the package are known again, wherever it lies."""
+
+from __future__ import annotations
+
+import dataclasses
+from pathlib import Path
+
+import pytest
+
+from harness import preflight, stages
+from harness.entries import resolve_spec
+from harness.session import Session
+from harness.store import Store
+from harness.workspace import Workspace
+
+
+@pytest.fixture(scope="module")
+def session(tmp_path_factory: pytest.TempPathFactory) -> Session:
+    workspace = Workspace(tmp_path_factory.mktemp("elsewhere"))
+    store = Store(workspace.leaderboards, workspace.database)
+    store.rebuild()
+    return Session(workspace, store)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("board", "method"),
+    [("tofu-mini", "npo"), ("tofu-mini", "unmerge"), ("bma-mini", "grad_diff"), ("digits-mini", "salun")],
+)
+def test_a_run_that_was_made_in_another_folder_is_not_made_again(
+    session: Session, board: str, method: str
+) -> None:
+    workspace = session.workspace
+    ready = preflight.board_ready(workspace.board(board), workspace)
+    entry = resolve_spec(method, workspace.submissions, ready.board.settings, {})
+    for spec in stages.plan_runs(session, ready, entry, ready.board.seeds):
+        known = stages.recorded(session, spec)
+        assert known is not None and (known.entry, known.case, known.seed) == (entry.id, spec.case, spec.seed)
+        others = [dataclasses.replace(session, again=True), session, session, session]
+        changed = [spec, *(spec.model_copy(update=c) for c in (
+            {"limit": 1}, {"hashes": {**spec.hashes, "data": "other"}}, {"entry": "other@123456"}))]  # fmt: skip
+        assert [stages.recorded(s, c) for s, c in zip(others, changed, strict=True)] == [None] * 4
+
+
+def test_a_run_is_named_by_what_decides_it_and_not_by_the_folder_it_lies_in(
+    session: Session, tmp_path: Path
+) -> None:
+    workspace = session.workspace
+    ready = preflight.board_ready(workspace.board("bma-mini"), workspace)
+    source = next(f for f in workspace.submissions if (f / "grad_diff.py").is_file()) / "grad_diff.py"
+    (tmp_path / "grad_diff.py").write_text(source.read_text())
+    ids = [
+        [s.run_id for s in stages.plan_runs(session, ready, resolve_spec("grad_diff", [f], {}, {}), [17])]
+        for f in (source.parent, tmp_path)
+    ]
+    assert ids[0] == ids[1] and len(set(ids[0])) == 4
