@@ -78,7 +78,7 @@ def make_references(session: Session, ready: Ready) -> list[str]:
 
 def reference_spec(session: Session, ready: Ready, case: str, seed: int) -> RunSpec:
     """What is asked of a reference model."""
-    paths = ready.models(case, seed, session.workspace.roots)
+    paths = ready.models(case, seed, session.workspace.roots, ())
     choice.check_models(session.generator, paths.values())
     return RunSpec(
         run_id="reference", board=ready.board, entry="reference", submission="reference", case=case, seed=seed,

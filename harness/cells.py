@@ -35,12 +35,24 @@ def value_of(record: RunRecord, metric: str) -> tuple[float | None, str]:
         "cost.charged_s": record.charged_s,
         "cost.updates": record.updates,
         "cost.peak_gib": record.peak_gib,
-        "cost.total_s": record.ledger.charged_s,
+        **_spent(record),
     }
     if metric in costs:
         cost = costs[metric]
         return (None, "not measured") if cost is None else (float(cost), "")
     return None, record.error or f"{metric} is not in the record"
+
+
+def _spent(record: RunRecord) -> dict[str, float | None]:
+    """What the ledger counts; nobody counted what stands behind an imported row."""
+    ledger = record.ledger
+    counts = {
+        "cost.total_s": ledger.charged_s,
+        "cost.trainings": ledger.trainings,
+        "cost.proxy_evaluations": ledger.proxy_evaluations,
+        "cost.full_evaluations": ledger.full_evaluations,
+    }
+    return dict.fromkeys(counts) if record.status == "imported" else dict(counts)
 
 
 def gain(info: MetricInfo, value: float) -> float:

@@ -22,13 +22,17 @@ NOTE = "before.json"
 """In a run's folder: the ledger of the run before."""
 
 
-def ordered(ready: Ready, seed: int) -> list[tuple[str, str | None]]:
+def ordered(ready: Ready, seed: int, cases: Sequence[str] = ()) -> list[tuple[str, str | None]]:
     """(case, the case before it) of every case of a board, each after the one that it builds on.
+
+    With `cases`, any of the task's: of these and of all that come before them.
 
     Raises:
         BoardError: the board leaves out a case that another one comes after.
     """
-    waiting = {case: ready.task.case(case, seed).after for case in ready.cases()}
+    waiting = {case: ready.task.case(case, seed).after for case in cases or ready.cases()}
+    while cases and (missing := {b for b in waiting.values() if b is not None} - set(waiting)):
+        waiting |= {case: ready.task.case(case, seed).after for case in missing}
     out: list[tuple[str, str | None]] = []
     while waiting:
         done = {case for case, _ in out}

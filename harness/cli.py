@@ -47,7 +47,13 @@ INTERRUPTED = 130
 def submit(
     names: Annotated[list[str], typer.Argument(help="Methods: a name, ./file.py, or selector:method.")],
     board: BoardOption = None,
-    seed: Annotated[list[int] | None, typer.Option("--seed", help="Only these seeds; repeatable.")] = None,
+    seed: Annotated[
+        list[int] | None, typer.Option("--seed", min=0, help="Only these seeds; repeatable.")
+    ] = None,
+    case: Annotated[
+        list[str] | None,
+        typer.Option("--case", help="Only these of the task's cases; repeatable. Default: the board's."),
+    ] = None,
     set_: Annotated[
         list[str] | None, typer.Option("--set", help="key=value; makes another entry. Repeatable.")
     ] = None,
@@ -92,6 +98,9 @@ def submit(
         say(f"board: {boards[0]} (the default; change it with `uharness board default NAME`)")
     overrides = parse_set(set_ or [])
     ready = [preflight.board_ready(workspace.board(name), workspace) for name in boards]
+    cases = tuple(dict.fromkeys(case or ()))
+    for r in ready:
+        r.check_cases(cases)
     entries = [
         [resolve_spec(name, workspace.submissions, r.board.settings, overrides) for name in names]
         for r in ready
@@ -112,7 +121,7 @@ def submit(
             (r, spec)
             for r, line in zip(ready, entries, strict=True)
             for entry in line
-            for spec in stages.plan_runs(session, r, entry, seed or r.board.seeds)
+            for spec in stages.plan_runs(session, r, entry, seed or r.board.seeds, cases)
         ]
         records = []
         for k, (r, spec) in enumerate(plans, 1):
@@ -145,7 +154,7 @@ def evaluate(
         str, typer.Option(help="Retain model, or a run id, for metrics that need one.")
     ] = "",
     case: Annotated[str, typer.Option(help="Which case, when the board has several.")] = "",
-    seed: Annotated[int | None, typer.Option(help="Which forget set, when seeds change it.")] = None,
+    seed: Annotated[int | None, typer.Option(min=0, help="Which forget set, when seeds change it.")] = None,
     system: Annotated[str, typer.Option(help="System prompt (only with --task).")] = "",
     date: Annotated[
         str, typer.Option(help="Date that chat templates print (only with --task).")

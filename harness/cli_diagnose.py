@@ -23,7 +23,8 @@ def diagnose(
     what: Annotated[
         str,
         typer.Option(
-            help="Comma-separated: norms, drift, covariance, losses, path (the default), pca, request, ablation."
+            help="Comma-separated: norms, drift, covariance, losses, path (the default), pca, request, ablation, "
+            "ds, mixes, slice."
         ),
     ] = "",
     gradients: Annotated[int, typer.Option(min=1, help="Gradients behind a covariance.")] = 32,
@@ -50,7 +51,9 @@ def diagnose(
     grid: Annotated[int, typer.Option(min=2, help="Points on a side of a slice.")] = 7,
     rank: Annotated[int, typer.Option(min=1, help="Directions whose overlap a request is told by.")] = 16,
     case: Annotated[str, typer.Option(help="One request of --request. Default: all of the board.")] = "",
-    seed: Annotated[int | None, typer.Option(help="Seed of --request. Default: the board's first.")] = None,
+    seed: Annotated[
+        int | None, typer.Option(min=0, help="Seed of --request. Default: the board's first.")
+    ] = None,
     board: Annotated[str, typer.Option("--board", "-b", help="Board of --power-sweep or --request.")] = "",
     metric: Annotated[str, typer.Option(help="Metric of the power sweep. Default: the board's own.")] = "",
     json: Annotated[str, typer.Option("--json", help="Write the lines to this file (- prints them).")] = "",

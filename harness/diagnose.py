@@ -188,11 +188,10 @@ def diagnose_request(
 ) -> Report:
     """Look at a board's requests before anything is unlearned: overlap, task vectors, separability of each case.
 
-    `case` and `seed` name one; the default is every case of the board, and its first seed.
+    `case` and `seed` name one, any of the task's; the default is every case of the board, and its first seed.
     """
     board, report = ready.board, Report()
-    if case and case not in ready.cases():
-        raise InputError(f"board {board.name} has no case {case!r}", near(case, ready.cases()))
+    ready.check_cases([case] if case else [])
     seed = board.seeds[0] if seed is None else seed
     prepare(text=ready.text, modules=["harness.diagnostics.work_edits"])
     for one in [case] if case else ready.cases():

@@ -236,7 +236,8 @@ class _Maker:
         def kind(run: RunRecord) -> str:
             if run.status not in RANKED_STATUSES:
                 return run.status
-            return "the board does not have this " + ("seed" if run.case in asked else "case")
+            lacks = "this seed" if run.case in asked else f"case {run.case}"
+            return f"the board does not have {lacks}"
 
         rows = []
         for (_, what), runs in grouped(
@@ -266,6 +267,21 @@ def _reason(run: RunRecord) -> str:
     return f"{run.status}: {run.error or STATUS_TEXT[run.status]}"
 
 
+def _shared(ranked: Sequence[TableRow], seeds: int) -> str:
+    """How many pairs of the main ranking could be told apart, where some share a rank; empty where none do.
+
+    A rank is 1 + the entries that are significantly better, so the ranks add up to the pairs that differ.
+    """
+    pairs = math.comb(len(ranked), 2)
+    differ = sum((row.rank or 1) - 1 for row in ranked)
+    if differ == pairs:
+        return ""
+    cases = ranked[0].planned // seeds
+    asked = f"{seeds} seeds" + (f" of each of {cases} cases" if cases > 1 else "")
+    told = f"of {pairs} pairs {differ} differ" if pairs > 1 else "the pair does not differ"
+    return f"{len(ranked)} entries, {asked}: {told} after correction; a shared rank is no equality"
+
+
 def _notes(board: Board, key: Column, rows: Sequence[TableRow], main: str) -> tuple[str, ...]:
     """What a reader of the table must know."""
     notes = []
@@ -275,6 +291,8 @@ def _notes(board: Board, key: Column, rows: Sequence[TableRow], main: str) -> tu
         notes.append(
             "one seed: differences cannot be tested, so all share rank 1; the order is that of the mean"
         )
+    elif shared := _shared([row for row in ranked if not row.group], len(board.seeds)):
+        notes.append(shared)
     if board.budget.kind == "updates":
         notes.append("not equal time: the budget is a number of updates")
     if key.info.direction == "none":

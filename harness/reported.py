@@ -11,7 +11,8 @@ One row of such a file::
     sd = { agg = 0.0011 }
     note = "mean of three seeds; learning rate tuned"
 
-They are shown for orientation and never ranked: other hardware, other tuning, and often another budget.
+Above the rows may stand a `note` on all of them: what of a paper is left out, and why. They are shown for orientation
+and never ranked: other hardware, other tuning, and often another budget.
 """
 
 from __future__ import annotations
@@ -64,8 +65,9 @@ class ReportedRow(Spec):
 
 
 class Reported(Spec):
-    """A whole file."""
+    """A whole file; `note` says what of a paper is left out of it, and why."""
 
+    note: str = ""
     rows: tuple[ReportedRow, ...] = ()
 
     @field_validator("rows")
@@ -89,11 +91,15 @@ def load_reported(board_folder: Path) -> tuple[ReportedRow, ...]:
     Raises:
         BoardError: the file is no TOML, or a row has an unknown key, no source, or a value that is no number.
     """
+    return _read(board_folder).rows
+
+
+def _read(board_folder: Path) -> Reported:
     path = board_folder / FILE
     if not path.exists():
-        return ()
+        return Reported()
     try:
-        return Reported.model_validate(tomllib.loads(path.read_text(encoding="utf-8"))).rows
+        return Reported.model_validate(tomllib.loads(path.read_text(encoding="utf-8")))
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
         raise BoardError(f"{path} is not valid TOML: {error}", "", f"edit {path}") from None
     except ValidationError as error:
@@ -102,8 +108,17 @@ def load_reported(board_folder: Path) -> tuple[ReportedRow, ...]:
 
 def reported_of(leaderboards: Sequence[Path], board: str) -> tuple[ReportedRow, ...]:
     """A board's rows from the first of these folders that has any."""
+    return _first_of(leaderboards, board).rows
+
+
+def note_of(leaderboards: Sequence[Path], board: str) -> str:
+    """What those rows leave out, and why, in a sentence; empty where nothing is."""
+    return _first_of(leaderboards, board).note
+
+
+def _first_of(leaderboards: Sequence[Path], board: str) -> Reported:
     folders = [root / board for root in leaderboards if (root / board / FILE).is_file()]
-    return load_reported(folders[0]) if folders else ()
+    return _read(folders[0]) if folders else Reported()
 
 
 def _first(error: ValidationError) -> str:
@@ -113,4 +128,4 @@ def _first(error: ValidationError) -> str:
     if first["type"] == "extra_forbidden":
         known = ReportedRow.model_fields if len(where) > 1 else Reported.model_fields
         return f"{', '.join(where[1:-1])}: unknown key {where[-1]!r} ({near(where[-1], known)})".lstrip(": ")
-    return f"{', '.join(where[1:]) or 'rows'}: {first['msg'].removeprefix('Value error, ')}"
+    return f"{', '.join(where[1:] or where)}: {first['msg'].removeprefix('Value error, ')}"

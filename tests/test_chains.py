@@ -96,6 +96,12 @@ def test_a_case_comes_after_the_one_it_builds_on(task):
     ]
 
 
+def test_cases_that_are_named_bring_those_before_them(task):
+    ready = Ready(board(("sust_1",)), task, {})
+    assert [case for case, _ in chains.ordered(ready, 0, ["sust_3"])] == ["sust_1", "sust_2", "sust_3"]
+    assert chains.ordered(ready, 0, ["sust_1"]) == [("sust_1", None)]
+
+
 def test_a_board_without_the_case_before_is_refused(task):
     with pytest.raises(BoardError, match="sust_3 comes after sust_2, which the board does not have"):
         chains.ordered(Ready(board(("sust_1", "sust_3")), task, {}), 0)

@@ -14,16 +14,20 @@ from conftest import ROOT, Ran
 from tiny_job import method, moved, run, text_job, weights
 from torch import Tensor, nn
 
+from harness import preflight
 from harness.clock import Allowance, Clock
+from harness.diagnostics.summary import summary
 from harness.edits.finetune import Part, fine_tune
 from harness.edits.layers import editable
 from harness.edits.moments import Gathering
 from harness.edits.onjob import forget_accuracy, look
+from harness.entries import resolve_spec
 from harness.errors import InvalidRun, ModelError, SubmissionError
 from harness.job import Job, Plan
 from harness.models import MINI, LoadedModel, load
 from harness.specs import Batching, LoraSpec, OptimizerSpec
 from harness.types import ArrayRow
+from harness.workspace import Workspace
 
 Command = Callable[..., Ran]
 EDITS = ("neg_tv", "negmerge", "unmerge")
@@ -256,6 +260,36 @@ def test_a_board_without_a_starting_model_says_so(uharness: Command, workspace: 
     few(workspace, init="")
     ran = uharness("submit", "unmerge", "--board", "few", "--seed", "0", "--set", "start=init")
     assert ran.code == 2 and "needs 'model.init', which board few does not supply" in ran.err
+
+
+def test_a_starting_model_of_the_hub_is_fetched_for_who_needs_it(workspace: Path) -> None:
+    def roles(init: str, name: str) -> set[str]:
+        few(workspace, init=init)
+        ready = preflight.board_ready(here.board("few"), here)
+        needs = preflight.needed(resolve_spec(name, here.submissions, ready.board.settings, {}), ready)
+        return set(ready.models("forget10", 0, here.roots, needs))
+
+    here = Workspace(workspace)
+    for name in ("grad_diff", "best_of:grad_diff"):
+        assert roles("owner/base", name) == {"target", "retain"}
+    assert roles("mini:base", "grad_diff") == {"target", "retain", "init"}  # it is here, and in older records
+    for name in ("unmerge", "best_of:unmerge"):
+        with pytest.raises(ModelError, match="model 'owner/base' is not in the local cache"):
+            roles("owner/base", name)
+
+
+def test_a_request_s_lines_name_its_layers() -> None:
+    def line(name: str, measure: str, value: float) -> dict[str, Any]:
+        return {"run_id": "r", "kind": "request", "name": name, "measure": measure, "value": value, "why": ""}
+
+    told = summary([
+        line("a.q", "overlap", 0.5), line("b.k", "overlap", 0.25),
+        line("a.q.weight", "tau.relative", 0.125),
+    ])  # fmt: skip
+    assert told == [
+        "request     overlap of forget and retain inputs, layer by layer: a.q 0.50, b.k 0.25",
+        "request     task vector by weights' norm, layer by layer: a.q.weight 0.12",
+    ]
 
 
 def test_what_belongs_to_no_run_is_refused_with_one(uharness: Command, workspace: Path) -> None:

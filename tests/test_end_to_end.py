@@ -99,6 +99,17 @@ def test_set_makes_another_entry_and_limit_is_never_ranked(uharness: Command, wo
     assert "first 5 rows" in json.dumps(limited[0])
 
 
+def test_a_case_that_the_board_leaves_out_is_run_and_listed_apart(uharness: Command, workspace: Path) -> None:
+    ran = uharness("submit", "no_op", "--board", "tiny", "--case", "M5")
+    assert (ran.code, len(ran.err.strip().splitlines())) == (2, 1) and "has no case 'M5'" in ran.err
+    assert uharness("submit", "no_op", "--board", "tiny", "--case", "M16", "--case", "M16").code == 0
+    (path,) = (workspace / "leaderboards/tiny/results").glob("*.json")
+    assert json.loads(path.read_text())["case"] == "M16"
+    (row,) = json.loads(uharness("board", "show", "tiny", "--format", "json").out)["rows"]
+    assert (row["section"], row["why"]) == ("unranked", "the board does not have case M16")
+    assert "already recorded" in uharness("submit", "no_op", "--board", "tiny", "--case", "M16").err
+
+
 def test_rescore_needs_no_model_and_changes_nothing(uharness: Command, workspace: Path) -> None:
     assert uharness("submit", "random_label", "--board", "tiny", "--no-keep-model").code == 0
     before = records(workspace)["random_label"]

@@ -11,8 +11,9 @@ from hypothesis import strategies as st
 from scalar_ranks import holm, paired_p
 
 from harness.intervals import estimate
+from harness.preflight import COST_COLUMNS
 from harness.rank import gain, rank, value_of
-from harness.specs import Board, Budget, RunRecord, ScoreRecord, Selection, TaskRef
+from harness.specs import Board, Budget, Ledger, RunRecord, ScoreRecord, Selection, TaskRef
 from harness.tables import Cell, Table, TableRow, cell_text
 from harness.tabletext import format_table, rich_table
 from harness.types import MetricInfo
@@ -155,6 +156,22 @@ def test_ties_share_a_rank_and_are_ordered_by_mean() -> None:
     assert ranks(same) == {"a": 1, "b": 1}
 
 
+def test_the_note_counts_the_pairs_that_differ() -> None:
+    a, b = runs("a", [0.5, 0.7, 0.6]), runs("b", [0.7, 0.5, 0.63])
+    far, low = runs("z", [9.5, 9.7, 9.61]), runs("y", [-7.0, -7.2, -7.09])
+    end = "after correction; a shared rank is no equality"
+    assert table([*a, *b, *far, *low]).notes == (f"4 entries, 3 seeds: of 6 pairs 5 differ {end}",)
+    assert table([*a, *b]).notes == (f"2 entries, 3 seeds: the pair does not differ {end}",)
+    assert table([*a, *far]).notes == table(a).notes == ()  # nobody shares a rank
+    cases = a_board(cases=("c", "d"))
+    both = [*a, *b, *runs("a", [0.5, 0.7, 0.6], case="d"), *runs("b", [0.7, 0.5, 0.63], case="d")]
+    assert table(both, board=cases).notes[0].startswith("2 entries, 3 seeds of each of 2 cases: the pair")
+    apart = runs("p", [0.5, 0.6, 0.7], selection=Selection(kind="full_metric"))
+    assert table([*a, *far, *apart]).notes == ("rows picked by the full metric saw what they are scored by: "
+                                               "they are ranked apart",)  # fmt: skip
+    assert not any("pairs" in note for note in table([*a, *b], NONE).notes)
+
+
 def test_pairing_sees_what_intervals_hide() -> None:
     t = table([*runs("a", [0.1, 0.5, 0.9]), *runs("b", [0.2, 0.61, 0.99])])
     a, b = row(t, "a").cells[0], row(t, "b").cells[0]
@@ -236,7 +253,7 @@ def test_other_versions_boards_seeds_and_cases_do_not_mix() -> None:
         ("ranked", pytest.approx(0.2)), ("unranked", 5.0), ("unranked", 5.0), ("outdated", 9.0),
     ]  # fmt: skip
     assert {r.why for r in t.rows if r.section == "unranked"} == {
-        "the board does not have this seed", "the board does not have this case",
+        "the board does not have this seed", "the board does not have case unknown",
     }  # fmt: skip
     assert (
         "board version 0-old" in t.rows[-1].why
@@ -302,6 +319,23 @@ def test_costs_come_from_the_record() -> None:
     assert value_of(record, "cost.charged_s") == (2.5, "") and value_of(record, "cost.updates") == (7.0, "")
     assert value_of(record, "cost.peak_gib") == (None, "not measured")
     assert value_of(run("a", None, status="failed", error="boom"), "x") == (None, "boom")
+
+
+def test_what_the_ledger_counts_can_be_columns() -> None:
+    names = ("cost.trainings", "cost.proxy_evaluations", "cost.full_evaluations")
+    spent = Ledger(trainings=7, proxy_evaluations=13, full_evaluations=1, charged_s=40.5)
+    record = run("a", 1.0, ledger=spent)
+    assert [value_of(record, name) for name in names] == [(7.0, ""), (13.0, ""), (1.0, "")]
+    assert value_of(record, "cost.total_s") == (40.5, "")
+    assert [value_of(run("a", 1.0), name) for name in names] == [(1.0, ""), (0.0, ""), (1.0, "")]
+    other = run("a", 1.0, ledger=Ledger(trainings=0, full_evaluations=0), status="imported")
+    assert [value_of(other, name) for name in names] == [(None, "not measured")] * 3
+    board = a_board(columns=("m", *names))
+    made = rank(board, runs("a", [0.1, 0.2, 0.3], ledger=spent), {"m": UP, **COST_COLUMNS})
+    assert [cell.mean for cell in made.rows[0].cells[1:]] == [7, 13, 1]
+    (line,) = csv.DictReader(io.StringIO(format_table(made, "csv")))
+    assert [float(line[f"{name}:mean"]) for name in names] == [7, 13, 1]
+    assert {m.direction for name, m in COST_COLUMNS.items() if name in names} == {"lower"}
 
 
 def test_gain_turns_values() -> None:

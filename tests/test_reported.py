@@ -6,7 +6,7 @@ import pytest
 
 from harness import preflight
 from harness.errors import BoardError
-from harness.reported import load_reported
+from harness.reported import load_reported, note_of, reported_of
 from harness.show import reported_lines
 from harness.workspace import Workspace
 
@@ -43,12 +43,24 @@ def test_rows_are_read_in_order(tmp_path):
         ("rowz = []\n", "unknown key 'rowz' .*did you mean rows"),
         (2 * (ROW + "values = { agg = 0.5 }\n"), "stands there twice"),
         (ROW.replace('"B, Table 1"', '""') + "values = { agg = 0.5 }\n", "row 1, source"),
+        ("note = 3\n", "toml: note: Input should be a valid string"),
+        ("rows = 3\n", "toml: rows: "),
     ],
 )
 def test_a_bad_file_is_told_in_one_line(tmp_path, text, shown):
     with pytest.raises(BoardError, match=shown) as caught:
         load_reported(write(tmp_path, text))
     assert "reported.toml" in str(caught.value) and "\n" not in str(caught.value)
+
+
+def test_a_note_says_what_is_left_out(tmp_path):
+    (tmp_path / "b").mkdir()
+    write(tmp_path / "b", 'note = "C is left out: D."\n' + ROW + "values = { agg = 0.5 }\n")
+    assert note_of([tmp_path], "b") == "C is left out: D." and len(reported_of([tmp_path], "b")) == 1
+    assert note_of([tmp_path], "other") == "" and reported_of([tmp_path], "other") == ()
+    told = {name: note for name in shipped() if (note := note_of([LEADERBOARDS], name))}
+    assert set(told) == {"tofu-3b-forget05-updates", "tofu-3b-forget10-updates", "wmdp-zephyr-7b"}
+    assert all("left out: " in note and note.endswith(".") and "\n" not in note for note in told.values())
 
 
 def shipped():
@@ -122,6 +134,8 @@ def test_values_are_those_of_the_papers():
         for row in rows
     }
     assert told["images-cifar100-resnet50-scratch", "Unmerge, CAV-Class", "Table 1"] == {"tow": 0.9909}
+    assert told["images-tinyimagenet-resnet50-scratch", "Unmerge, PCA", "Table 2"] == {"tow": 0.6736}
+    assert told["images-tinyimagenet-resnet50-scratch", "Kodge et al.", "Table 2"] == {"tow": 0.735}
     assert told["images-cifar100-resnet50", "SalUn", "Table 3"] == {"features.gap": 1.014}
     assert told["tofu-1b-forget10-updates", "NPO, AdamW or Sophia", "Table 12"] == {"agg": 0.6876}
     assert told["tofu-8b-forget10-updates", "LUNAR, EfficientSoup", "Tables 2 and 4"] == {

@@ -450,8 +450,16 @@ def test_a_soup_is_submitted_counted_and_looked_into(uharness: Command, workspac
     weights = [n["value"] for n in lines if n["name"] == "chosen" and n["measure"].startswith("weight.")]
     assert math.fsum(weights) == pytest.approx(1.0)
     assert len([n for n in lines if n["kind"] == "slice" and n["measure"] == "ds_es"]) == 4
-    assert uharness("submit", "random_label", "--board", "tiny").code == 0
+    assert uharness("submit", "random_label", "--board", "tiny", "--trajectory").code == 0
     plain = record_of(workspace, "random_label")["run_id"]
+    looked = uharness("diagnose", plain, "--what", "ds", "--limit", "8", "--json", "-")
+    assert looked.code == 0, looked.err
+    along: dict[str, list[float]] = {}
+    for n in (n for n in json.loads(looked.out)["lines"] if n["kind"] == "ds"):
+        along.setdefault(n["measure"], []).append(n["value"])
+    assert {len(values) for values in along.values()} == {4} and "loss.total" in along  # start, 2 points, end
+    parts = zip(along["forget.es"], along["retain.es"], strict=True)
+    assert along["ds_es"] == [pytest.approx(100 * math.hypot(f, 1 - r)) for f, r in parts]
     refused = uharness("diagnose", plain, "--what", "slice")
     assert refused.code == 2 and "is not a selector's" in refused.err
 

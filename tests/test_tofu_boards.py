@@ -35,8 +35,12 @@ def shipped():
 @pytest.mark.parametrize(("size", "split", "form"), BOARDS)
 def test_a_board_has_the_papers_budget_and_the_right_pair(shipped, size, split, form):
     board = shipped.board(name_of(size, split, form))
-    model = f"open-unlearning/tofu_Llama-3.2-{size.upper()}-Instruct"
-    assert board.models == {"target": f"{model}_full", "retain": f"{model}_{PAIRS[split][0]}"}
+    base = f"Llama-3.2-{size.upper()}-Instruct"
+    assert board.models == {
+        "target": f"open-unlearning/tofu_{base}_full", "retain": f"open-unlearning/tofu_{base}_{PAIRS[split][0]}",
+        "init": f"meta-llama/{base}",
+    }  # fmt: skip
+    assert board.settings["unmerge"] == {"basis": "retain_pca", "solver": "closed"}
     assert (board.budget.kind, getattr(board.budget, form)) == (form, STEPS[size][split])
     assert (board.batch.effective, board.batch.micro) == ((32, 8) if size == "1b" else (16, 4))
     assert (board.task.split, board.task.options["fluency"], board.dtype) == (split, "hub", "float32")
@@ -58,6 +62,17 @@ def test_both_forms_of_a_board_differ_in_the_budget_only(shipped):
                 for form in ("reference_steps", "updates")
             ]
             assert two[0] == two[1]
+
+
+def test_what_a_page_shows_first_has_soup_quality_and_the_whole_cost(shipped):
+    boards = [
+        shipped.board(name)
+        for name in ("tofu-mini", "tofu-8b-forget10-updates", *(name_of(*b) for b in BOARDS))
+    ]
+    for board in boards:
+        assert board.columns[0] == board.rank_by and {"sbq", "cost.total_s"} < set(board.columns[:6])
+        assert "tow" in board.columns
+        assert board.columns[-3:] == ("cost.trainings", "cost.proxy_evaluations", "cost.full_evaluations")
 
 
 def no_data(*_, **__):

@@ -104,8 +104,8 @@ def _edits(lines: Sequence[Line]) -> Iterator[str]:
         yield f"request     separability is highest at {name}: {best['score']:.3g}; {usual}"
     words = {"overlap": "overlap of forget and retain inputs", "tau.relative": "task vector by weights' norm"}
     for measure, label in words.items():
-        if values := [n["value"] for n in mine if n["measure"] == measure]:
-            yield f"request     {label}, layer by layer: {', '.join(f'{v:.2f}' for v in values)}"
+        if told := [f"{n['name']} {n['value']:.2f}" for n in mine if n["measure"] == measure]:
+            yield f"request     {label}, layer by layer: {', '.join(told)}"
     parts: dict[str, list[str]] = {}
     for n in lines:
         if n["kind"] == "ablation":

@@ -21,6 +21,7 @@ FAMILIES = {
     "cifar100-resnet50-scratch": ("images", "cifar100-resnet50-scratch"),
     "cifar100-vit": ("images", "cifar100-vit"),
     "tinyimagenet-resnet50": ("images", "tinyimagenet-resnet50"),
+    "tinyimagenet-resnet50-scratch": ("images", "tinyimagenet-resnet50-scratch"),
 }
 """Family -> (module below `harness.mini`, folder below the weights folder; empty is the folder itself)."""
 SHIPPED = ("bma", "language", "digits")

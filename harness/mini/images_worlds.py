@@ -123,6 +123,8 @@ WORLDS = {
               pixels={"size": 224, "mean": [0.5] * 3, "std": [0.5] * 3, "scale": 1 / 255}),
         World("tinyimagenet-resnet50", "images-tinyimagenet-resnet50", FINE_TUNED, start="microsoft/resnet-50",
               pixels={"size": 224, **RGB}, general=0.6),
+        World("tinyimagenet-resnet50-scratch", "images-tinyimagenet-resnet50-scratch", SCRATCH, shape=RESNET50,
+              general=0.3, pixels={"size": 128, **RGB}),
     )
 }  # fmt: skip
 """By family. Epochs, rates and sizes of all but the digits are settings to start from: nobody has run them here."""
