@@ -17,7 +17,7 @@ BoardsOption = Annotated[
 BoardOption = Annotated[
     str, typer.Option("--board", "-b", help="Board name or .toml file. Default: see `board default`.")
 ]
-SeedOption = Annotated[list[int] | None, typer.Option("--seed", help="Only these seeds; repeatable.")]
+SeedOption = Annotated[list[int] | None, typer.Option("--seed", min=0, help="Only these seeds; repeatable.")]
 CaseOption = Annotated[list[str] | None, typer.Option("--case", help="Only these cases; repeatable.")]
 SetOption = Annotated[list[str] | None, typer.Option("--set", help="key=value for all runs. Repeatable.")]
 LimitOption = Annotated[

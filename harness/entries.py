@@ -16,6 +16,7 @@ from typing import Any
 from pydantic import TypeAdapter, ValidationError
 
 from harness.errors import SubmissionError, near
+from harness.fits import told_needs
 from harness.plugins import Loaded, load_submission, optimizer_code, optimizer_options
 from harness.specs import LoraSpec, OptimizerSpec, Spec, content_hash
 from harness.types import Submission
@@ -70,8 +71,8 @@ def _plain(value: Any) -> Any:
 
 
 def needs_of(submission: Submission, method: Any) -> tuple[str, ...]:
-    """The submission's `needs`, and those that its method's settings decide: a property `needs` of the method."""
-    return (*submission.needs, *getattr(method, "needs", ()))
+    """The submission's `needs`, those of its method's settings (a property `needs`), and those that its file tells."""
+    return (*submission.needs, *getattr(method, "needs", ()), *told_needs(method))
 
 
 def settings_of(submission: Submission) -> dict[str, Any]:

@@ -163,6 +163,12 @@ def optimizer_names() -> list[str]:
 
 
 @functools.cache
+def wants_curvature(name: str) -> bool:
+    """Whether an optimizer estimates curvature, for which it asks for rows."""
+    return "def wants_curvature(" in (Path(__file__).parent / "optim" / f"{name}.py").read_text()
+
+
+@functools.cache
 def optimizer_code(name: str) -> str:
     """Hash of an optimizer's module and of the modules of `harness.optim` that it is built on."""
     folder, used, asked = Path(__file__).parent / "optim", set[str](), [name]

@@ -9,19 +9,19 @@ import math
 import os
 import platform
 import shutil
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, fields
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
-from harness import lmeval, models
+from harness import fits, lmeval, models
 from harness.entries import Entry, board_settings, resolve
 from harness.errors import BoardError, InputError, SubmissionError, near
-from harness.plugins import load_task, outline
+from harness.plugins import load_task, outline, wants_curvature
 from harness.robustness import columns as robustness
 from harness.specs import Board, TaskRef, content_hash
-from harness.types import MetricInfo, Probe, Suite, Task, TextRow
+from harness.types import ArrayRow, MetricInfo, Probe, Suite, Task, TextRow
 from harness.workspace import Workspace
 
 NEEDED_DISK_GIB = 0.5
@@ -39,7 +39,19 @@ COST_COLUMNS = {
         "s",
         "Charged seconds of all trainings behind the row, tuning and a selector's judging of mixes included.",
     ),
-}
+    "cost.trainings": MetricInfo(
+        "cost.trainings", "lower", 0, None, "trainings",
+        "Trainings behind the row: its own, or all children of a selector.",
+    ),
+    "cost.proxy_evaluations": MetricInfo(
+        "cost.proxy_evaluations", "lower", 0, None, "evaluations",
+        "How often a selector judged a mix by a proxy, on rows that the method may see.",
+    ),
+    "cost.full_evaluations": MetricInfo(
+        "cost.full_evaluations", "lower", 0, None, "evaluations",
+        "Evaluations by the board's own metrics: the final one, or all by which a selector picked.",
+    ),
+}  # fmt: skip
 JSD = "forget.jsd_retain"
 MEASURED_COLUMNS = {
     JSD: MetricInfo(
@@ -65,18 +77,38 @@ class Ready:
         """The cases that the board takes, in order."""
         return self.board.cases or tuple(self.task.case_ids())
 
+    def check_cases(self, cases: Sequence[str]) -> None:
+        """Refuse cases that the task does not have."""
+        known = self.task.case_ids()
+        for case in cases:
+            if case not in known:
+                raise InputError(f"board {self.board.name} has no case {case!r}", near(case, known))
+
     @property
     def text(self) -> bool:
         """Whether the board's rows are texts (and its models Hugging Face's)."""
         case = self.task.case(self.cases()[0], self.board.seeds[0])
         return bool(case.forget) and isinstance(case.forget[0], TextRow)
 
-    def models(self, case: str, seed: int, roots: tuple[Path, ...], *, fetch: bool = True) -> dict[str, str]:
-        """Role -> folder, with case and seed filled in, each one checked; hub models are fetched if `fetch` is true."""
-        return {
-            role: path_of(filled(self.board, ref, case, seed), roots, fetch)
-            for role, ref in self.board.models.items()
-        }
+    def supplied(self) -> set[str]:
+        """What a method may need: the task's resources, the board's models by role, `texts` or `images` as rows."""
+        case = self.task.case(self.cases()[0], self.board.seeds[0])
+        pictures = bool(case.forget) and isinstance(row := case.forget[0], ArrayRow) and row.inputs.ndim == 3
+        rows = {"texts"} if self.text else {"images"} if pictures else set[str]()
+        return {*self.task.resources(), *(f"model.{role}" for role in self.board.models), *rows}
+
+    def models(
+        self, case: str, seed: int, roots: tuple[Path, ...], needs: Collection[str] | None = None
+    ) -> dict[str, str]:
+        """Role -> folder, with case and seed filled in, each one checked; hub models are fetched.
+
+        With `needs`, what a submission asks for, a hub model in role `init` is left out unless it is among them: few
+        methods want it, and its owner may ask for a licence.
+        """
+        named = {role: filled(self.board, ref, case, seed) for role, ref in self.board.models.items()}
+        if needs is not None and "model.init" not in needs and models.is_hub_id(named.get("init", "")):
+            del named["init"]
+        return {role: path_of(name, roots) for role, name in named.items()}
 
     @property
     def reference_roles(self) -> list[str]:
@@ -178,43 +210,69 @@ def data_path(data: str, workspace: Workspace) -> str:
 
 
 def entry_ready(entry: Entry, ready: Ready) -> None:
-    """Check that the board supplies what the submission (and a selector's base) needs."""
-    supplied = {*ready.task.resources(), *(f"model.{role}" for role in ready.board.models)}
-    supplied |= {"texts"} if ready.text else set()
+    """Check that the board supplies what the submission (and a selector's base) needs, and that its settings fit."""
     case = ready.task.case(ready.cases()[0], ready.board.seeds[0])
     if any(isinstance(probe, Suite) for probe in ready.task.probes(case)):
         lmeval.version()
-    current: Entry | None = entry
-    while current is not None:
-        for need in current.needs:
-            if need.startswith("model.") and need != "model.init" and not current.loaded.submission.reference:
-                raise SubmissionError(
-                    f"{current.name} needs {need!r}, which only reference rows may use", "",
-                    "a method starts from the target and sees rows, not another model's weights",
-                )  # fmt: skip
-            if need not in supplied:
-                raise SubmissionError(
-                    f"{current.name} needs {need!r}, which board {ready.board.name} does not supply",
-                    near(need, supplied), "choose another board, or give the board what it needs",
-                )  # fmt: skip
-        if current.base is not None:
-            _selector_ready(current, current.base, ready)
-        if current.lora.rank and not ready.text:
+    supplied = ready.supplied()
+    _one_ready(entry, ready, supplied)
+    if entry.base is not None:
+        for child in _children(entry, entry.base, ready):
+            _one_ready(child, ready, supplied)
+
+
+def needed(entry: Entry, ready: Ready) -> set[str]:
+    """What a submission asks for; for a selector also what its trainings do."""
+    parts = [entry, *(_children(entry, entry.base, ready) if entry.base is not None else ())]
+    return {need for part in parts for need in part.needs}
+
+
+def _one_ready(entry: Entry, ready: Ready, supplied: set[str]) -> None:
+    for need in entry.needs:
+        if need.startswith("model.") and need != "model.init" and not entry.loaded.submission.reference:
             raise SubmissionError(
-                f"{current.name}: lora.rank={current.lora.rank}",
-                f"board {ready.board.name} has no Hugging Face model to put adapters into",
-                "leave lora.rank at 0",
-            )
-        current = current.base
+                f"{entry.name} needs {need!r}, which only reference rows may use", "",
+                "a method starts from the target and sees rows, not another model's weights",
+            )  # fmt: skip
+        if need not in supplied:
+            raise SubmissionError(
+                f"{entry.name} needs {need!r}, which board {ready.board.name} does not supply",
+                near(need, supplied), "choose another board, or give the board what it needs",
+            )  # fmt: skip
+    if entry.lora.rank and not ready.text:
+        raise SubmissionError(
+            f"{entry.name}: lora.rank={entry.lora.rank}",
+            f"board {ready.board.name} has no Hugging Face model to put adapters into",
+            "leave lora.rank at 0",
+        )
+    others = any(need.startswith("model.") for need in entry.needs)
+    if entry.lora.rank and (others or fits.refuses_adapters(entry.method)):
+        raise SubmissionError(
+            f"{entry.name}: lora.rank={entry.lora.rank}",
+            "with these settings it works on the weights themselves", "leave lora.rank at 0",
+        )  # fmt: skip
+    if fits.picks_its_rows(entry.method) and wants_curvature(entry.optimizer.name):
+        raise SubmissionError(
+            f"{entry.name}: optimizer.name={entry.optimizer.name} estimates curvature on forget and retain rows",
+            "this method trains on data of its own", "set another optimizer.name",
+        )  # fmt: skip
 
 
-def _selector_ready(entry: Entry, base: Entry, ready: Ready) -> None:
-    """Check what a selector will ask for: settings of the children, a metric that mixes can be judged by."""
+def _children(entry: Entry, base: Entry, ready: Ready) -> list[Entry]:
+    """The trainings that a selector asks for; refuses a base that gives it nothing to choose from."""
+    if base.loaded.submission.reference or fits.instructs(base.method):
+        told = "is a reference" if base.loaded.submission.reference else "changes no weights"
+        raise SubmissionError(
+            f"{entry.name}: {base.name} {told}",
+            "a selector chooses among the weights of several trainings", f"submit {base.name} by itself",
+        )  # fmt: skip
     if getattr(entry.method, "by", "proxy") == "full_metric":
         bounds(ready.metrics[ready.board.rank_by.partition("@")[0]])
+    out = []
     for child in entry.method.children(ready.board.seeds[0]):
         wanted = {**base.overrides, **child.overrides}
-        resolve(base.loaded, board_settings(base.loaded, ready.board.settings, wanted), wanted)
+        out.append(resolve(base.loaded, board_settings(base.loaded, ready.board.settings, wanted), wanted))
+    return out
 
 
 def bounds(info: MetricInfo) -> tuple[float, float]:

@@ -21,7 +21,7 @@ from typing import Any, Literal, Protocol
 import numpy as np
 
 from harness.entries import resolve
-from harness.errors import RunError
+from harness.errors import RunError, SubmissionError
 from harness.models import INSTRUCTION, LoadedModel, save, weights_hash
 from harness.plugins import load_source
 from harness.preflight import bounds
@@ -52,9 +52,20 @@ def spread(seed: int, n: int, each: Sequence[Mapping[str, Any]] = ()) -> list[Ch
         each: settings in the keys of `--set` (a rate, a strength), taken in turn; whenever all have been taken, and
             always when there are none, the next seed is 1000 away.
 
+    Raises:
+        SubmissionError: some of `each` would not be tried, or two are the same and so would be their trainings.
+
     >>> [(c.seed, dict(c.overrides)) for c in spread(7, 3, [{"alpha": 1.0}, {"alpha": 5.0}])]
     [(7, {'alpha': 1.0}), (7, {'alpha': 5.0}), (1007, {'alpha': 1.0})]
     """
+    if len(each) > n:
+        raise SubmissionError(
+            f"each has {len(each)} settings", f"there are {n} trainings, and each takes one of them",
+            "shorten each, or raise n where there is one",
+        )  # fmt: skip
+    for k, settings in enumerate(each):
+        if settings in each[:k]:
+            raise SubmissionError(f"each names {dict(settings)} twice", "", "name each setting once")
     turns = max(1, len(each))
     return [Child(seed + 1000 * (k // turns), each[k % turns] if each else {}) for k in range(n)]
 

@@ -14,6 +14,7 @@ from pydantic import (
     Field,
     PositiveFloat,
     PositiveInt,
+    ValidationInfo,
     field_validator,
     model_validator,
 )
@@ -158,7 +159,7 @@ class Relearn(Spec):
     batch: PositiveInt = 16
     lr: PositiveFloat = 1e-5
     every: PositiveInt = 4
-    seed: int = 0
+    seed: int = Field(default=0, ge=0)
 
 
 class Quantise(Spec):
@@ -198,6 +199,19 @@ class Robustness(Spec):
         """Those that are measured, by name."""
         named = {name: getattr(self, name) for name in type(self).model_fields}
         return {name: settings for name, settings in named.items() if settings is not None}
+
+    @model_validator(mode="after")
+    def _relearns(self) -> Robustness:
+        how = self.relearn
+        if how is not None and how.steps < 1:
+            raise ValueError(
+                "relearn.steps is 0, and nothing would be relearnt: 1 or more, or leave relearn out"
+            )
+        if how is not None and how.every > how.steps:
+            raise ValueError(
+                f"relearn.every is {how.every} of {how.steps} steps: set it to {how.steps} or less"
+            )
+        return self
 
 
 SHOWN_ONLY = {"title", "columns", "rank_by", "settings", "seeds", "cases", "lr_grid", "target", "robustness"}
@@ -253,11 +267,18 @@ class Board(Spec):
         keys = (f"{loss}.{optimizer}", optimizer, loss, "default")
         return next((self.lr_grid[key] for key in keys if key in self.lr_grid), ())
 
+    @field_validator("seeds", "cases", "columns")
+    @classmethod
+    def _distinct(cls, values: tuple[Any, ...], info: ValidationInfo) -> tuple[Any, ...]:
+        if len(set(values)) != len(values):
+            raise ValueError(f"{info.field_name} repeat")
+        return values
+
     @field_validator("seeds")
     @classmethod
-    def _distinct(cls, seeds: tuple[int, ...]) -> tuple[int, ...]:
-        if len(set(seeds)) != len(seeds):
-            raise ValueError("seeds repeat")
+    def _natural(cls, seeds: tuple[int, ...]) -> tuple[int, ...]:
+        if min(seeds) < 0:
+            raise ValueError("seeds are 0 or more")
         return seeds
 
     @model_validator(mode="after")

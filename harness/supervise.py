@@ -14,6 +14,7 @@ import multiprocessing
 import os
 import signal
 import sys
+import threading
 import time
 import traceback
 from collections.abc import Callable, Sequence
@@ -143,11 +144,20 @@ def _end(process: BaseProcess) -> None:
     process.join()
 
 
+def _thread_lock_for_bars() -> None:
+    """Give tqdm a lock of threads: its own one is a system's semaphore, which stays when a stage process ends."""
+    with contextlib.suppress(ImportError):
+        from tqdm import tqdm
+
+        tqdm.set_lock(threading.RLock())
+
+
 def _child(function: str, folder: str) -> None:
     os.setsid()
     if sys.platform == "linux":
         ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
     signal.signal(signal.SIGINT, signal.SIG_DFL)
+    _thread_lock_for_bars()
     module, _, name = function.rpartition(":")
     log = os.open(Path(folder) / f"{name}.log", os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
     for descriptor in (1, 2):

@@ -7,8 +7,10 @@ copies, which are never written to.
 
 from __future__ import annotations
 
+import math
 import os
 import tomllib
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -133,6 +135,9 @@ def load_board(path: Path) -> Board:
     """A board file, checked; every complaint is one line that names the key and the file."""
     data = _read_toml(path)
     data.setdefault("name", path.stem)
+    for key, value in _numbers(data):
+        if not math.isfinite(value):
+            raise BoardError(f"{path}: {key} is {value}, which is not finite", "", f"edit {path}")
     try:
         board = Board.model_validate(data)
     except ValidationError as error:
@@ -142,6 +147,15 @@ def load_board(path: Path) -> Board:
             f"{path}: name is {board.name!r}", f"the file is called {path.name}", "make them the same"
         )
     return board
+
+
+def _numbers(value: Any, key: str = "") -> Iterator[tuple[str, float]]:
+    """Every fraction in a nest of tables and lists, with its dotted key."""
+    if isinstance(value, float):
+        yield key, value
+    pairs = value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ()
+    for part, inner in pairs:
+        yield from _numbers(inner, f"{key}.{part}" if key else str(part))
 
 
 def _read_toml(path: Path) -> dict[str, Any]:

@@ -38,6 +38,7 @@ LEVELS = [
         "modadd",
         "recordtables",
         "plugins",
+        "fits",
         "entries",
         "workspace",
         "tasks",

@@ -139,6 +139,7 @@ def test_wrong_labels_are_wrong_and_fixed():
         ({"columns": {"channels": 2}}, "channels is 2; it is 1 or 3"),
         ({"requests": {"a": {"classes": "33"}}}, "classes is a list of names"),
         ({"requests": {"a": {"classes": 3}}}, "classes is a list of names"),
+        ({"requests": {"a": {"classes": ["3", "3"]}}}, "request 'a' names a class twice; 3, 3"),
     ],
 )  # fmt: skip
 def test_bad_options_are_refused_in_one_line(options, said):
@@ -228,6 +229,7 @@ def test_arrays_that_do_not_fit_are_refused(tmp_path):
         ({"test_labels": y[:, None]}, r"labels \(4, 1\)"), ({"names": np.array("a")}, r"names \(\)"),
         ({"test_images": x[:, :4]}, r"\(1, 5, 5\) and test images \(1, 4, 5\)"),
         ({"names": np.array(["a", None], dtype=object)}, "cannot be read; Object arrays"),
+        ({"names": np.array(list("abcb"))}, "2 classes named 'b'; numbers 1, 3; give each class a name"),
     ):  # fmt: skip
         np.savez(tmp_path / "images.npz", **good | change)
         with pytest.raises(DataError, match=said):

@@ -30,6 +30,21 @@ updates = 2
 """
 
 
+TALKS = """
+from dataclasses import dataclass
+from harness import Submission
+
+@dataclass(frozen=True)
+class Talks:
+    def unlearn(self, job):
+        for text in ("Say nothing.",):
+            job.instruct(text)
+
+submission = Submission(method=Talks())
+"""
+"""What it does is in a loop, so that nothing can be told before it runs."""
+
+
 def record(workspace: Path, board: str) -> dict[str, object]:
     (path,) = (workspace / "leaderboards" / board / "results").glob("*.json")
     return json.loads(path.read_text())
@@ -52,7 +67,8 @@ def test_an_in_context_row_is_recorded_with_its_instruction(uharness: Command, w
 @pytest.mark.slow
 def test_a_selector_refuses_a_method_that_changes_no_weights(uharness: Command, workspace: Path) -> None:
     (workspace / "leaderboards/text.toml").write_text(TEXT_BOARD)
-    ran = uharness("submit", "best_of:in_context", "--set", "n=2", "--board", "text", "--limit", "2")
+    (workspace / "submissions/mine.py").write_text(TALKS)
+    ran = uharness("submit", "best_of:mine", "--set", "n=2", "--board", "text", "--limit", "2")
     assert ran.code == 1 and "picks among weights" in ran.out
 
 

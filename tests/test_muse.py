@@ -126,6 +126,17 @@ def test_what_is_wrong_with_the_files_is_one_line_without_a_text(tmp_path, chang
     assert not any(town in said for town in TOWNS)
 
 
+@pytest.mark.parametrize("missing", ["raw/forget", "knowmem/forget_qa", "privleak/holdout", "raw/retain1"])
+def test_only_a_retain_split_can_have_an_older_name(tmp_path, missing):
+    def change(rows):
+        rows[missing.replace(missing.partition("/")[2], "retain2")] = rows.pop(missing)
+
+    with pytest.raises(DataError) as error:
+        build(broken(tmp_path, change))
+    said = str(error.value)
+    assert f"{missing} of " in said and "retain2" in said and "older revisions" not in said, said
+
+
 def test_the_hubs_shape_without_a_split_names_what_there_is(tmp_path):
     rows = world()
     rows["knowmem/retain2_qa"] = rows.pop("knowmem/retain_qa")

@@ -285,10 +285,18 @@ def test_the_board_asks_unless_the_command_does() -> None:
 def test_the_table_is_checked_and_ages_no_row(tmp_path: Path) -> None:
     assert a_board().board_version == a_board(robustness={"relearn": {}}).board_version
     (tmp_path / "leaderboards").mkdir()
-    for line in ("relearn = { step = 3 }", "quantise = { bits = [3] }", "relearn = { share = 0.0 }"):
+    for line, says in (
+        ("relearn = { step = 3 }", "did you mean steps"), ("quantise = { bits = [3] }", "bits"),
+        ("relearn = { share = 0.0 }", "share"), ("relearn = { seed = -1 }", "seed"),
+        ("relearn = { steps = 0 }", "robustness: relearn.steps is 0, and nothing would be relearnt"),
+        ("relearn = { steps = 3 }", "robustness: relearn.every is 4 of 3 steps: set it to 3 or less"),
+        ("relearn = { steps = 9, every = 10 }", "relearn.every is 10 of 9 steps"),
+    ):  # fmt: skip
         path = write_board(tmp_path, "bad", extra=f"[robustness]\n{line}\n")
-        with pytest.raises(BoardError, match="robustness"):
+        with pytest.raises(BoardError, match="robustness") as caught:
             load_board(path)
+        assert says in str(caught.value) and "\n" not in str(caught.value)
+    load_board(write_board(tmp_path, "good", extra="[robustness]\nrelearn = { steps = 9, every = 9 }\n"))
 
 
 def a_record(**more: Any) -> RunRecord:

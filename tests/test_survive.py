@@ -13,6 +13,8 @@ from pathlib import Path
 import pytest
 from conftest import Ran, write_board
 
+from harness.supervise import run_stage
+
 Command = Callable[..., Ran]
 
 HEAD = """
@@ -227,3 +229,22 @@ def test_the_same_run_in_two_processes_is_told(uharness: Command, workspace: Pat
         ran = uharness("submit", "random_label", "--board", "tiny")
     assert ran.code == 2
     assert "in progress in another process" in ran.err
+
+
+def shows_a_bar(folder: Path) -> None:
+    """A stage: one progress bar; leaves what was asked of the system that outlives a process."""
+    from multiprocessing import resource_tracker
+
+    from tqdm import tqdm
+
+    kinds: list[str] = []
+    resource_tracker.register = lambda _name, kind: kinds.append(kind)  # type: ignore[assignment]
+    assert sum(tqdm(range(3))) == 3
+    (folder / "kinds.json").write_text(json.dumps(kinds))
+
+
+def test_a_progress_bar_in_a_stage_leaves_no_semaphore_behind(tmp_path: Path) -> None:
+    outcome = run_stage("test_survive:shows_a_bar", tmp_path)
+    assert outcome.ok, outcome
+    assert json.loads((tmp_path / "kinds.json").read_text()) == []
+    assert "3/3" in (tmp_path / "shows_a_bar.log").read_text()

@@ -117,6 +117,8 @@ def requests(given: Any, names: Sequence[str] | None) -> dict[str, Request]:
         if part not in PARTS:
             raise DataError(f"request {case!r} has part {part!r}", near(str(part), PARTS), "mend it")
         classes = tuple(map(str, listed))
+        if len(set(classes)) < len(classes):
+            raise DataError(f"request {case!r} names a class twice", ", ".join(classes), "name each one once")
         for name in classes if names is not None else ():
             if name not in names:
                 raise DataError(f"request {case!r}: no class {name!r}", near(name, names), "mend it")
@@ -247,7 +249,14 @@ def _decode(rows: Mapping[str, Any], image: str, label: str, mode: str) -> dict[
 
 
 def checked(images: Images, where: str) -> Images:
-    """Refuse splits that are empty or whose labels and images do not fit."""
+    """Refuse class names that repeat, and splits that are empty or whose labels and images do not fit."""
+    repeated = sorted({name for name in images.names if images.names.count(name) > 1})
+    if repeated:
+        numbers = [str(k) for k, name in enumerate(images.names) if name == repeated[0]]
+        raise DataError(
+            f"{where} has {len(numbers)} classes named {repeated[0]!r}", f"numbers {', '.join(numbers)}",
+            "give each class a name of its own",
+        )  # fmt: skip
     for name, split in (("train", images.train), ("test", images.test)):
         x, y = split.pixels, split.labels
         if not len(y) or len(x) != len(y) or x.dtype != np.uint8 or x.ndim != 4:

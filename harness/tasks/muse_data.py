@@ -75,8 +75,8 @@ class Source:
 
     def _missing(self, config: str, split: str, known: str) -> DataError:
         what = f"{config}/{split} of {self.where} cannot be read"
-        older = split.replace("retain_qa", "retain2_qa") if split.startswith("retain_qa") else "retain2"
-        if re.search(rf"\b(?:{config}_)?{older}\b", known) and older != split and split != RETAIN:
+        older = split.replace("retain_", "retain2_", 1)
+        if older != split and re.search(rf"\b(?:{config}_)?{older}\b", known):
             return DataError(
                 what, f"there is {older}: older revisions of the data set named the split so",
                 "set revision in [task.options] to a newer commit, or rename the files",
