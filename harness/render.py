@@ -24,7 +24,7 @@ from harness.pages.content import BoardPage, Files, MethodPage, Part, Site
 from harness.pages.home import glossary_files, home_files, metrics_of, plain_files
 from harness.pages.methods import method_files, methods_of, rows_of
 from harness.pages.optimizers import comparison_files, overview_files
-from harness.pages.runs import run_files
+from harness.pages.runs import curve_files, run_files
 from harness.pages.words import budget_text, stop_text
 from harness.specs import RunRecord, content_hash
 
@@ -86,6 +86,10 @@ def parts(
         found.append(
             Part(f"static/{name}", content_hash(content.hex()), partial(_copy, f"static/{name}", content))
         )
+    for board in boards:
+        name, runs = board.board.name, _Runs(board).ids
+        key = content_hash([code, name, [_stamp(site, _Runs(board), run) for run in runs]])
+        found.append(Part(f"curves/{name}", key, partial(curve_files, site, name, runs)))
     for board in boards:
         name, runs = board.board.name, _Runs(board)
         found.append(Part(f"boards/{name}", keys[name], partial(_board, env, board)))

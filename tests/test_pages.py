@@ -316,13 +316,19 @@ def test_a_trajectory_can_be_downloaded_where_there_is_one() -> None:
     files = render_site(
         Site([page], metrics=METRICS, trajectories={record.run_id: curve}), SOURCES / "templates"
     )
-    base = f"data/trajectories/{record.run_id}"
+    base = f"data/trajectories/{BOARD.name}"
     lines = json.loads(files[f"{base}.json"])
     assert lines == pq.read_table(pa.BufferReader(files[f"{base}.parquet"])).to_pylist()
     assert [tuple(line.values()) for line in lines] == [
-        (0, 0, 0.0, "a", 1.0), (0, 0, 0.0, "b", None), (1, 3, 0.5, "a", 2.0), (1, 3, 0.5, "b", 1 / 3),
-    ]  # fmt: skip
-    assert files[f"{base}.csv"].splitlines()[2] == "0,0,0.0,b,"
+        (record.run_id, *check)
+        for check in (
+            (0, 0, 0.0, "a", 1.0),
+            (0, 0, 0.0, "b", None),
+            (1, 3, 0.5, "a", 2.0),
+            (1, 3, 0.5, "b", 1 / 3),
+        )
+    ]
+    assert files[f"{base}.csv"].splitlines()[2] == f"{record.run_id},0,0,0.0,b,"
     assert f'href="../{base}.parquet"' in files[f"runs/{record.run_id}.html"]
     empty = Trajectory(np.zeros(0, np.int64), np.zeros(0), {})
     for none in ({}, {record.run_id: empty}):

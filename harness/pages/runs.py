@@ -28,13 +28,13 @@ if TYPE_CHECKING:
 FEW = 3
 """Questions of each probe that are on the page itself; the data file has all of them."""
 TEXTS = ("prompt", "target", "answer")
-_SCORES = {"metric": str, "value": float, "n": int, "why": str}
+_SCORES = ("metric", "value", "n", "why")
 _ROWS = {
     "probe": str, "metric": str, "row_id": str, "value": float, "why": str, "prompt": str, "target": str, "answer": str,
 }  # fmt: skip
 WORDLESS = {"images": "images", "bma": "numbers"}
 """Task to what its rows are, where they are no texts."""
-_CHECKS = {"step": int, "updates": int, "charged_s": float, "metric": str, "value": float}
+_CHECKS = {"run_id": str, "step": int, "updates": int, "charged_s": float, "metric": str, "value": float}
 ARROWS = {"higher": ("↑", "higher is better"), "lower": ("↓", "lower is better")}
 
 
@@ -49,11 +49,7 @@ def run_files(env: Environment, site: Site, board: BoardPage, record: RunRecord)
         f"runs/{name}.html": page(env, "run.html", "../", **_values(site, board, record, probes)),
         f"data/runs/{name}.csv": csv_text(_SCORES, scores),
         f"data/runs/{name}.json": record_json(record) if text is None else text,
-        f"data/runs/{name}.parquet": parquet(_SCORES, scores),
     }
-    curve = site.trajectories.get(record.run_id)
-    if curve is not None and len(curve.updates):
-        made |= files_of(f"data/trajectories/{name}", _CHECKS, _checks(curve))
     if probes:
         made[f"data/rows/{name}.js"] = script("questions", record.run_id, [q.data() for q in probes])
         lines = list(zip(*columns.values(), strict=True)) if table is None else []
@@ -70,12 +66,21 @@ def _columns(rows: Sequence[Mapping[str, Any]] | pa.Table) -> dict[str, Sequence
     return found | {"value": [v if v is not None and math.isfinite(v) else None for v in found["value"]]}
 
 
-def _checks(curve: Trajectory) -> list[tuple[int, int, float | None, str, float | None]]:
-    """A line a check and metric, as the database has them."""
+def curve_files(site: Site, board: str, runs: Sequence[str]) -> Files:
+    """The curves of a board's runs: a line a run, check and metric, as the database has them."""
+    lines = [line for run in runs for line in _checks(run, site.trajectories.get(run))]
+    return files_of(f"data/trajectories/{slug(board)}", _CHECKS, lines) if lines else {}
+
+
+def _checks(
+    run: str, curve: Trajectory | None
+) -> list[tuple[str, int, int, float | None, str, float | None]]:
+    if curve is None:
+        return []
     at = list(zip(curve.updates.tolist(), curve.charged_s.tolist(), strict=True))
     columns = [(metric, values.tolist()) for metric, values in sorted(curve.values.items())]
     return [
-        (i, updates, _finite(seconds), metric, _finite(values[i]))
+        (run, i, updates, _finite(seconds), metric, _finite(values[i]))
         for i, (updates, seconds) in enumerate(at) for metric, values in columns
     ]  # fmt: skip
 
