@@ -16,6 +16,7 @@ from harness.recordtables import rows_table, trajectory_table
 from harness.runs import read_json, write_json
 from harness.types import (
     Answers,
+    ArrayRow,
     Case,
     ClassAnswers,
     Generation,
@@ -30,6 +31,8 @@ from harness.types import (
     Trajectory,
 )
 
+FEW = 16
+"""Inputs of a row that are told as they are, at most."""
 MOST_INVALID = 0.01
 """A run is invalid when more than this share of a probe's values are NaN or infinite."""
 
@@ -49,7 +52,7 @@ def score_folder(
     answers = answering.answers_of(folder)
     scores = task.score(case, answers, references)
     problem = invalid(answers)
-    public = texts(probes, answers) if task.rows_public else {}
+    public = texts(probes, answers, getattr(task, "class_names", ())) if task.rows_public else {}
     pq.write_table(rows_table(scores, public), folder / "rows.parquet", compression="zstd")
     curve = _curve(folder, task, case, answers.trajectory)
     if curve is not None:
@@ -83,17 +86,28 @@ def invalid(answers: Answers) -> str:
     return ""
 
 
-def texts(probes: Sequence[Probe], answers: Answers) -> dict[str, dict[str, dict[str, str]]]:
-    """Prompt, target and generated answer of every text row, by probe and row id."""
+def texts(
+    probes: Sequence[Probe], answers: Answers, classes: Sequence[str] = ()
+) -> dict[str, dict[str, dict[str, str]]]:
+    """Prompt, target and answer of every row, by probe and row id: texts, or the class that is meant and the one given.
+
+    Args:
+        probes: what was asked.
+        answers: to these probes.
+        classes: names of the classes of array rows; without them, a class is told by its number.
+    """
     out: dict[str, dict[str, dict[str, str]]] = {}
     for probe in probes:
+        answer = answers.probes.get(probe.name)
+        if arrays := [row for row in probe.rows if isinstance(row, ArrayRow)]:
+            given = answer if isinstance(answer, ClassAnswers) else None
+            out.setdefault(probe.name, {}).update(_classes(arrays, given, classes))
         rows = [row for row in probe.rows if isinstance(row, TextRow)]
         if not rows:
             continue
         found = out.setdefault(probe.name, {})
         for row in rows:
             found[row.id] = {"prompt": row.prompt, "target": row.target}
-        answer = answers.probes.get(probe.name)
         if isinstance(probe, Generation) and isinstance(answer, GenerationAnswers):
             for row_id, text in zip(answer.ids, answer.texts, strict=True):
                 found[row_id]["answer"] = text
@@ -101,6 +115,24 @@ def texts(probes: Sequence[Probe], answers: Answers) -> dict[str, dict[str, dict
                 if row_id in base:
                     base[row_id]["answer"] = text
     return out
+
+
+def _classes(
+    rows: Sequence[ArrayRow], answer: ClassAnswers | None, classes: Sequence[str]
+) -> dict[str, dict[str, str]]:
+    """Label and likeliest class of each row, and its inputs where these are a few numbers."""
+
+    def named(label: int) -> str:
+        return classes[label] if label < len(classes) else str(label)
+
+    found = {row.id: {"target": named(int(row.label))} for row in rows}
+    for row in rows:
+        if row.inputs.ndim == 1 and len(row.inputs) <= FEW:
+            found[row.id]["prompt"] = " ".join(str(value) for value in row.inputs.tolist())
+    if answer is not None:
+        for row_id, label in zip(answer.ids, answer.logits.argmax(axis=1).tolist(), strict=True):
+            found[row_id]["answer"] = named(label)
+    return found
 
 
 def _curve(folder: Path, task: Task, case: Case, checks: Trajectory | None) -> pa.Table | None:

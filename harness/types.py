@@ -330,6 +330,7 @@ class Task(Protocol):
     called where the model is, and what it returns is kept with the answers. One that compares weights has
     `compare(loaded, others)`, called likewise on finished runs; `others` maps model roles to what loads them.
     One whose training rows depend on the tokenizer has `tokenized(case, encoder) -> Case`, called where they are made.
+    One of array rows may have `class_names`, in the order of the labels, for people who read what was answered.
     `keeps_weights = False` says that a run's weights are deleted once they are scored, unless they are asked for.
 
     For the robustness axes a task may have `questions(case)`, where the training rows are no questions: those on what

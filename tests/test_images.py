@@ -23,11 +23,12 @@ from harness.mini.images_worlds import DIGITS, WORLDS
 from harness.mini.world import data_folder
 from harness.plugins import load_task, outline
 from harness.runs import cut_case, cut_probes
+from harness.scores import texts
 from harness.specs import TaskRef, Template
 from harness.tasks import images_data
 from harness.tasks.images import SAMPLE
 from harness.tasks.images_data import Columns
-from harness.types import Answers, ClassAnswers, FeatureAnswers, Features, RowValues, Task
+from harness.types import Answers, ArrayRow, ClassAnswers, FeatureAnswers, Features, RowValues, Task
 from harness.workspace import Workspace
 
 
@@ -158,6 +159,22 @@ def test_other_mistakes_are_refused(tmp_path):
             load_task(ref, Template())
     with pytest.raises(DataError, match="pick one"):
         digits().case("klass", 0)
+
+
+def test_what_a_row_is_and_what_was_answered_is_told_by_name():
+    task = digits()
+    rows = task.rows("test")[:3]
+    logits = np.eye(10, dtype=np.float32)[[rows[0].label, 7, 3]]
+    probe, answer = Features("test", rows), FeatureAnswers(tuple(r.id for r in rows), logits, logits)
+    told = texts([probe], Answers({"test": answer}), task.class_names)["test"]
+    assert [t["target"] for t in told.values()] == [str(r.label) for r in rows]
+    assert [t["answer"] for t in told.values()] == [str(rows[0].label), "7", "3"]
+    assert not any("prompt" in t for t in told.values())
+    few = ArrayRow("pair", np.array([3, 61]), 0)
+    answer = ClassAnswers(("pair",), np.array([[0.0, 1.0, 0.5]], np.float32))
+    told = texts([Features("f", [few])], Answers({"f": answer}), ("cat", "dog"))
+    assert told == {"f": {"pair": {"target": "cat", "prompt": "3 61", "answer": "dog"}}}
+    assert texts([Features("f", [few])], Answers({}))["f"]["pair"] == {"target": "0", "prompt": "3 61"}
 
 
 # --- loaders ---

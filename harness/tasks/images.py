@@ -70,6 +70,11 @@ class ImagesTask:
         """Names of the requests."""
         return tuple(self.requests)
 
+    @property
+    def class_names(self) -> tuple[str, ...]:
+        """In the order of the labels."""
+        return self.images.names
+
     def request(self, case_id: str) -> Request:
         """The request of a case; `DataError` for a case that this task does not have."""
         if case_id not in self.requests:
