@@ -17,7 +17,7 @@ from harness import entries, plugins, preflight
 from harness.errors import InputError, UharnessError, near
 from harness.leaderboard import load
 from harness.overall import Standing
-from harness.reported import ReportedRow, reported_of
+from harness.reported import ReportedRow, note_of, reported_of
 from harness.specs import Board, RunRecord
 from harness.store import Store
 from harness.tables import heading, number
@@ -66,7 +66,8 @@ def board_table(
         sys.stdout.write(format_table(shown.table, "table", width=width, curves=shown.curves))
     for line in front_lines(shown.trade_offs):
         print(line)
-    for line in reported_lines(reported_of(workspace.leaderboards, board.name)):
+    told = reported_of(workspace.leaderboards, board.name), note_of(workspace.leaderboards, board.name)
+    for line in reported_lines(*told):
         print(line)
     if mark:
         mine = [
@@ -89,8 +90,8 @@ def front_lines(found: Sequence[TradeOff]) -> list[str]:
     return lines
 
 
-def reported_lines(rows: Sequence[ReportedRow]) -> list[str]:
-    """What papers report at this board's setting, a row a line, below a heading."""
+def reported_lines(rows: Sequence[ReportedRow], note: str = "") -> list[str]:
+    """What papers report at this board's setting, a row a line, below a heading; and what these rows leave out."""
     lines = ["Reported by papers, not measured here and never ranked:"] if rows else []
     for row in rows:
         spread = {name: f" ± {number(sd, row.values[name])}" for name, sd in row.sd.items()}
@@ -99,7 +100,7 @@ def reported_lines(rows: Sequence[ReportedRow]) -> list[str]:
         )
         where = "; ".join(filter(None, [row.source, f"{row.model}, {row.split}", row.note]))
         lines.append(f"  {row.title}: {told} ({where})")
-    return lines
+    return [*lines, f"  {note}"] if rows and note else lines
 
 
 def standings_data(found: Sequence[Standing]) -> list[dict[str, Any]]:

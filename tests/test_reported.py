@@ -160,3 +160,4 @@ def test_the_terminal_shows_them_apart():
     head, line = reported_lines([row])
     assert "never ranked" in head and line.strip().startswith("RMU, SOAP: agg 0.7360 ± 0.0011, mem 0.7160")
     assert row.source in line and reported_lines([]) == []
+    assert reported_lines([row], "Left out.")[-1] == "  Left out." and reported_lines([], "Left out.") == []
