@@ -364,3 +364,21 @@ def test_probes_without_texts_say_so(task: str, why: str) -> None:
 
     assert f"test: ids and scores only, as {why}" in shown([*bare, *worded])
     assert "ids and scores only" not in shown(worded)
+
+
+def test_a_run_draws_the_boards_columns_and_shares_apart_from_the_rest() -> None:
+    record = a_record(BOARD, "npo", 0, 0.5)
+    table = rank(BOARD, [record], METRICS)
+    shown = [column.metric for column in table.columns]
+    wide = next(m for m in shown if m in METRICS and (METRICS[m].low, METRICS[m].high) != (0.0, 1.0))
+    share = next(m for m in shown if m in METRICS and (METRICS[m].low, METRICS[m].high) == (0.0, 1.0))
+    values = {name: np.array([0.5, 0.25]) for name in (share, wide, "no.column")}
+    curve = Trajectory(np.array([1, 3]), np.array([0.1, 0.5]), values)
+
+    def drawn(curve: Trajectory) -> list[str]:
+        site = Site([BoardPage(table, [record])], metrics=METRICS, trajectories={record.run_id: curve})
+        html = render_site(site, SOURCES / "templates")[f"runs/{record.run_id}.html"]
+        return re.findall(r"<title[^>]*>([^<]*) of [^<]* over charged seconds</title>", html)
+
+    assert sorted(drawn(curve)) == sorted([share, wide])
+    assert drawn(Trajectory(curve.updates, curve.charged_s, {"no.column": values[wide]})) == ["no.column"]

@@ -432,7 +432,7 @@ def test_a_changed_record_changes_its_own_pages_and_no_other_runs() -> None:
     changed = [r.model_copy(update={"charged_s": 9.0}) if r.run_id == "npo-c1-0" else r for r in records()]
     new = keys(changed)
     assert {name for name in old if old[name] != new[name]} == {
-        "runs/npo-c1-0", "boards/b.1", "home", "plain", "optimizers",
+        "runs/npo-c1-0", "boards/b.1", "curves/b.1", "home", "plain", "optimizers",
         *(f"methods/{name}" for name in ("npo", "dpo", "original", "ga", "old", "Lim")),
     }  # fmt: skip
     assert set(old) == set(new)

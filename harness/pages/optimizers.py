@@ -49,7 +49,8 @@ def comparison_files(env: Environment, compared: Compared, paged: Sequence[str])
     c = compared.comparison
     name = slug(c.id)
     made = tables(compared)
-    charts = [*_along(made["progress"]), *_rates(made["rates"], c.board.rank_by)]
+    shown = [column.metric for column in compared.columns]
+    charts = [*_along(made["progress"], shown), *_rates(made["rates"], c.board.rank_by)]
     html = page(
         env, "comparison.html", "../", c=c, budget=compared.budget_text, text_of=text_of,
         tables=[made[t] for t in SHOWN if t in made], charts=charts, base=f"data/comparisons/{name}",
@@ -101,8 +102,11 @@ def _wider(one: type | None, two: type) -> type:
 
 
 # --- drawings -------------------------------------------------------------------------------------------------------
-def _along(progress: Flat) -> list[Chart]:
-    """Each metric along the runs of each loss, against charged seconds and against updates."""
+def _along(progress: Flat, shown: Sequence[str]) -> list[Chart]:
+    """Metrics along the runs of each loss, against charged seconds and against updates.
+
+    Those of `shown` that have values along the runs, in this order; all, where none of them has.
+    """
     runs: dict[tuple[str, str], dict[str, dict[tuple[Any, Any], list[tuple[float, float, float]]]]] = {}
     for row in progress.rows:
         if not row["end"] and row["charged_s"] is not None and row["updates"] is not None:
@@ -111,8 +115,12 @@ def _along(progress: Flat) -> list[Chart]:
             mine.setdefault(str(row["optimizer"]), {}).setdefault((row["case"], row["seed"]), []).append(
                 point
             )
+    place = {metric: k for k, metric in reversed(list(enumerate(shown)))}
+    kept = {pair: mine for pair, mine in runs.items() if pair[1] in place} or runs
     charts = []
-    for i, ((loss, metric), mine) in enumerate(sorted(runs.items())):
+    for i, ((loss, metric), mine) in enumerate(
+        sorted(kept.items(), key=lambda item: (item[0][0], place.get(item[0][1], 0), item[0][1]))
+    ):
         means = {optimizer: _mean(list(curves.values())) for optimizer, curves in mine.items()}
         for axis, x_label in enumerate(("charged seconds", "updates")):
             lines = {o: [(point[axis], point[2]) for point in points] for o, points in means.items()}

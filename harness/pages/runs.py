@@ -147,7 +147,10 @@ def _text(column: Sequence[str | None], lines: Sequence[int]) -> str | None:
 def _values(site: Site, board: BoardPage, record: RunRecord, probes: Sequence[Questions]) -> dict[str, Any]:
     curve = site.trajectories.get(record.run_id)
     shown = list(dict.fromkeys(c.metric for c in board.table.columns if c.metric in record.scores))
-    charts, data = _charts(record, curve) if curve is not None and len(curve.updates) else ([], {})
+    every = [column.metric for column in board.table.columns]
+    charts, data = (
+        _charts(record, curve, every, site.metrics) if curve is not None and len(curve.updates) else ([], {})
+    )
     target = target_of(board.board)
     lines = site.relearning.get(record.run_id) if DIAGNOSTICS in record.rows else None
     relearning, more = _relearning(record, lines) if lines else ([], {})
@@ -200,27 +203,33 @@ def score_rows(record: RunRecord, metrics: Mapping[str, MetricInfo], names: Sequ
     return Markup("".join(out))
 
 
-def _charts(record: RunRecord, curve: Trajectory) -> tuple[list[tuple[str, Markup]], dict[str, Any]]:
-    series = {name: [float(v) for v in values] for name, values in sorted(curve.values.items())}
-    charts = []
+def _charts(
+    record: RunRecord, curve: Trajectory, shown: Sequence[str], metrics: Mapping[str, MetricInfo]
+) -> tuple[list[tuple[str, Markup]], dict[str, Any]]:
+    """What a curve has of the board's columns, or all of it: shares together, any other metric by itself."""
+    names = [name for name in dict.fromkeys(shown) if name in curve.values] or sorted(curve.values)
+    groups: dict[str, list[str]] = {}
+    for name in names:
+        info = metrics.get(name)
+        share = info is None or (info.low, info.high) == (0.0, 1.0)
+        groups.setdefault("value" if share else name, []).append(name)
     axes = {
         "charged seconds": [float(v) for v in curve.charged_s],
         "updates": [float(v) for v in curve.updates],
     }
-    for kind, x in axes.items():
-        title = f"{', '.join(series)} of {record.run_id} over {kind}"
-        name = f"chart-{kind.split()[0]}"
-        charts.append((name, line_chart(x, series, title=title, x_label=kind, name=name)))
-    kept = [(name, chart) for name, chart in charts if chart]
-    found = {
-        f"chart-{kind.split()[0]}": {
-            "kind": "lines", "x": kind, "y": "value",
-            "lines": {k: [[a, b] for a, b in zip(x, v, strict=True) if math.isfinite(a) and math.isfinite(b)]
-                      for k, v in series.items()},
-        }
-        for kind, x in axes.items()
-    }  # fmt: skip
-    return kept, found
+    charts, found = [], {}
+    for k, (label, members) in enumerate(groups.items()):
+        series = {name: [float(v) for v in curve.values[name]] for name in members}
+        for kind, x in axes.items():
+            name = f"chart-{k}-{kind.split()[0]}"
+            title = f"{', '.join(series)} of {record.run_id} over {kind}"
+            charts.append((name, line_chart(x, series, title=title, x_label=kind, name=name)))
+            found[name] = {
+                "kind": "lines", "x": kind, "y": str(cut(label, 80)),
+                "lines": {n: [[a, b] for a, b in zip(x, v, strict=True) if math.isfinite(a) and math.isfinite(b)]
+                          for n, v in series.items()},
+            }  # fmt: skip
+    return [(name, chart) for name, chart in charts if chart], found
 
 
 RELEARNT = {"rows": {"forget.es": "", "forget.es.unseen": ", unseen"}, "questions": {"questions.es": ""}}
