@@ -107,10 +107,12 @@ def recorded(session: Session, spec: RunSpec) -> RunRecord | None:
 def same_inputs(session: Session, spec: RunSpec) -> list[RunRecord]:
     """All records of runs with the same inputs, in the order of their run ids, however they ended.
 
-    One that ended well is known by what it was made from, so that it counts in every folder and on every machine.
+    One that ended well is known by what it was made from, so that it counts in every folder; under a budget in seconds
+    only one from hardware like this, as nothing is compared across hardware.
     """
     records = session.store.load_records(spec.board.name)
-    return [r for r in records if repeats(r.run_id, spec.run_id) or _made_from(r, spec)]
+    hardware = preflight.hardware() if spec.updates is None else ""
+    return [r for r in records if repeats(r.run_id, spec.run_id) or _made_from(r, spec, hardware)]
 
 
 def repeats(run: str, planned: str) -> bool:
@@ -122,21 +124,19 @@ def repeats(run: str, planned: str) -> bool:
     return re.fullmatch(re.escape(planned) + r"(-r\d+)?", run) is not None
 
 
-def _made_from(record: RunRecord, spec: RunSpec) -> bool:
-    """Whether a whole run that ended well is one of this spec: the same rows, models, code, settings and budget."""
+def _made_from(record: RunRecord, spec: RunSpec, hardware: str) -> bool:
+    """Whether a whole run that ended well is one of this spec: the same rows, models, code, settings and budget.
+
+    And the same hardware, where one is given.
+    """
     told = (record.entry, record.case, record.seed, record.board_version)
     asked = (spec.entry, spec.case, spec.seed, spec.board.board_version)
     texts = record.env.get("generator", {}).get("name", spec.generator_kind) == spec.generator_kind
     hashes = spec.hashes.items() <= record.hashes.items()
     curve = not spec.points or TRAJECTORY in record.rows
-    return (
-        record.status in RANKED_STATUSES
-        and spec.limit is None
-        and told == asked
-        and texts
-        and hashes
-        and curve
-    )
+    here = not hardware or record.env.get("hardware") == hardware
+    usable = record.status in RANKED_STATUSES and spec.limit is None
+    return usable and told == asked and texts and hashes and curve and here
 
 
 def records_of(session: Session, board: str, run: str) -> list[RunRecord]:

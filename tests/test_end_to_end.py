@@ -251,8 +251,10 @@ def test_a_stranger_with_a_wheel_in_an_empty_folder(tmp_path: Path) -> None:
     where = subprocess.run([*command[:2], "import harness; print(harness.__file__)"], cwd=folder, env=environment,
                            capture_output=True, text=True, check=True)  # fmt: skip
     assert str(target) in where.stdout
-    done = subprocess.run([*command, "submit", "grad_diff", "--board", "bma-mini", "--seed", "17"], cwd=folder,
-                          env=environment, capture_output=True, text=True, check=False)  # fmt: skip
+    ask = ("submit", "grad_diff", "--board", "bma-mini", "--seed", "17", "--again")
+    done = subprocess.run(
+        [*command, *ask], cwd=folder, env=environment, capture_output=True, text=True, check=False
+    )
     assert done.returncode == 0, done.stderr
     assert "GradDiff" in done.stdout
     assert len(list((folder / "leaderboards/bma-mini/results").glob("grad_diff-*.json"))) == 4

@@ -24,8 +24,12 @@ def session(tmp_path_factory: pytest.TempPathFactory) -> Session:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("board", ["tofu-mini", "bma-mini", "digits-mini"])
-def test_a_run_that_was_made_in_another_folder_is_not_made_again(session: Session, board: str) -> None:
+def test_a_run_that_was_made_in_another_folder_is_not_made_again(
+    session: Session, board: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     workspace = session.workspace
+    hardware = session.store.load_records(board)[0].env["hardware"]
+    monkeypatch.setattr(preflight, "hardware", lambda: hardware)
     ready = preflight.board_ready(workspace.board(board), workspace)
     there = {record.entry for record in session.store.load_records(board)}
     methods = [
@@ -42,6 +46,11 @@ def test_a_run_that_was_made_in_another_folder_is_not_made_again(session: Sessio
         changed = [spec, *(spec.model_copy(update=c) for c in (
             {"limit": 1}, {"hashes": {**spec.hashes, "data": "other"}}, {"entry": "other@123456"}))]  # fmt: skip
         assert [stages.recorded(s, c) for s, c in zip(others, changed, strict=True)] == [None] * 4
+        assert stages.recorded(session, spec.model_copy(update={"updates": 50})) is not None
+        with monkeypatch.context() as elsewhere:
+            elsewhere.setattr(preflight, "hardware", lambda: "another processor")
+            assert stages.recorded(session, spec) is None  # seconds are another thing there
+            assert stages.recorded(session, spec.model_copy(update={"updates": 50})) is not None
 
 
 def workspace_methods(entries: set[str]) -> set[str]:
