@@ -119,7 +119,7 @@ def collect(
     stamps = store.load_stamps()
     cache = Cache(workspace.build / "tables")
     names = workspace.board_names() if boards is None else boards
-    known: dict[str, tuple[dict[str, MetricInfo], tuple[str, ...]]] = {}
+    known: dict[str, tuple[dict[str, MetricInfo], tuple[str, ...], str]] = {}
     asked = [_Asked.of(workspace, name, stamps, known) for name in names]
     unranked = [one.board.name for one in asked if not cache.has(one.board.name, one.key)]
     wait = rank(unranked) if rank is not None else None
@@ -160,17 +160,18 @@ class _Asked:
         workspace: Workspace,
         name: str,
         stamps: Mapping[str, tuple[str, str, str]],
-        known: dict[str, tuple[dict[str, MetricInfo], tuple[str, ...]]],
+        known: dict[str, tuple[dict[str, MetricInfo], tuple[str, ...], str]],
     ) -> _Asked:
         """Boards of the same task are told the same; `known` has what was found out, and is added to."""
         board = workspace.board(name)
         same = board.model_dump_json(include={"task", "template", "columns", "cases"})
         if same not in known:
-            known[same] = meanings(workspace, board)
-        metrics, cases = known[same]
-        mine = [(run, told[2]) for run, told in stamps.items() if told[0] == board.name]
-        infos = {name: asdict(info) for name, info in metrics.items()}
-        key = content_hash([code_hash(), board.model_dump(mode="json"), infos, list(cases), mine])
+            metrics, cases = meanings(workspace, board)
+            infos = {name: asdict(info) for name, info in metrics.items()}
+            known[same] = metrics, cases, content_hash([infos, list(cases)])
+        metrics, cases, told = known[same]
+        mine = [(run, stamp) for run, (of, _, stamp) in stamps.items() if of == board.name]
+        key = content_hash([code_hash(), board.model_dump(mode="json"), told, mine])
         return cls(board, metrics, cases, tuple(run for run, _ in mine), key)
 
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 import csv
 import io
 import json
-import math
 from collections.abc import Iterable, Mapping, Sequence
+from math import isfinite
 from typing import Any
 
 from harness.markup import script_json, slug
@@ -96,7 +96,11 @@ def parquet(columns: Mapping[str, type], lines: Sequence[Sequence[Any]]) -> byte
 def _typed(kind: type, values: Iterable[Any]) -> list[Any]:
     if kind is str:
         return [v if v is None or type(v) is str else str(v) for v in values]
-    return [None if v is None or not math.isfinite(v) else kind(v) for v in values]
+    return [v if type(v) is kind and isfinite(v) else _number(kind, v) for v in values]
+
+
+def _number(kind: type, value: Any) -> Any:
+    return None if value is None or not isfinite(value) else kind(value)
 
 
 def script(function: str, *values: Any) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -68,21 +69,21 @@ def _columns(rows: Sequence[Mapping[str, Any]] | pa.Table) -> dict[str, Sequence
 
 def curve_files(site: Site, board: str, runs: Sequence[str]) -> Files:
     """The curves of a board's runs: a line a run, check and metric, as the database has them."""
-    lines = [line for run in runs for line in _checks(run, site.trajectories.get(run))]
+    lines: list[tuple[Any, ...]] = []
+    for run in runs:
+        curve = site.trajectories.get(run)
+        if curve is not None:
+            at = zip(
+                itertools.count(),
+                curve.updates.tolist(),
+                map(_finite, curve.charged_s.tolist()),
+                strict=False,
+            )
+            names = sorted(curve.values)
+            across = zip(*(map(_finite, curve.values[name].tolist()) for name in names), strict=True)
+            for check, values in zip(at, across, strict=True):
+                lines += [(run, *check, name, value) for name, value in zip(names, values, strict=True)]
     return files_of(f"data/trajectories/{slug(board)}", _CHECKS, lines) if lines else {}
-
-
-def _checks(
-    run: str, curve: Trajectory | None
-) -> list[tuple[str, int, int, float | None, str, float | None]]:
-    if curve is None:
-        return []
-    at = list(zip(curve.updates.tolist(), curve.charged_s.tolist(), strict=True))
-    columns = [(metric, values.tolist()) for metric, values in sorted(curve.values.items())]
-    return [
-        (run, i, updates, _finite(seconds), metric, _finite(values[i]))
-        for i, (updates, seconds) in enumerate(at) for metric, values in columns
-    ]  # fmt: skip
 
 
 def _finite(value: float) -> float | None:
