@@ -17,7 +17,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from conftest import Ran, write_board
+from conftest import ROOT, Ran, write_board
 
 from harness import deploy, publish, serve, site, siteworker
 from harness.errors import InputError, StoreError
@@ -285,9 +285,20 @@ def test_a_board_a_method_and_a_style_reach_their_pages(small: Path) -> None:
     assert b"no luck" in after["methods/npo.html"] and str(small).encode() not in after["methods/npo.html"]
 
 
+@pytest.fixture
+def lean(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Processes of their own see the package without its records, boards, methods and models."""
+    folder = tmp_path_factory.mktemp("package")
+    for name in ("harness", "site"):
+        shutil.copytree(ROOT / name, folder / name, ignore=shutil.ignore_patterns("weights", "__pycache__"))
+    for name in ("leaderboards", "submissions"):
+        (folder / name).mkdir()
+    monkeypatch.setenv("PYTHONPATH", str(folder))
+
+
 @pytest.mark.slow
+@pytest.mark.usefixtures("lean")
 def test_several_processes_make_the_same_site(small: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.undo()
     build(small)
     monkeypatch.setattr(publish, "MANY", 1)
     monkeypatch.setattr(siteworker, "BOARDS", 1)
@@ -303,6 +314,7 @@ def test_several_processes_make_the_same_site(small: Path, monkeypatch: pytest.M
 
 
 @pytest.mark.slow
+@pytest.mark.usefixtures("lean")
 def test_the_same_records_give_the_same_bytes(small: Path, tmp_path_factory: pytest.TempPathFactory) -> None:
     """Another folder, another order of files in it, other times of files, another time zone and language."""
     other = tmp_path_factory.mktemp("elsewhere") / "x"

@@ -62,7 +62,7 @@ def short(label: str) -> str:
     """At most `LONG` letters.
 
     >>> short("EfficientSoup of a long-named method [depth=2]")
-    'EfficientSoup of …-named method [depth=2]'
+    'EfficientSoup of …d method [depth=2]'
     """
     text = clean(label)
     half = LONG // 2
