@@ -33,7 +33,7 @@ def test_a_run_that_was_made_in_another_folder_is_not_made_again(
     ready = preflight.board_ready(workspace.board(board), workspace)
     there = {record.entry for record in session.store.load_records(board)}
     methods = [
-        name for name in ("no_op", "npo", "unmerge", "grad_diff", "salun") if name in workspace_methods(there)
+        name for name in ("no_op", "npo", "unmerge", "grad_diff", "salun") if name in methods_of(there)
     ]
     entries = [resolve_spec(name, workspace.submissions, ready.board.settings, {}) for name in methods]
     entries = [entry for entry in entries if entry.id in there]  # others were changed since, and age by right
@@ -53,7 +53,7 @@ def test_a_run_that_was_made_in_another_folder_is_not_made_again(
             assert stages.recorded(session, spec.model_copy(update={"updates": 50})) is not None
 
 
-def workspace_methods(entries: set[str]) -> set[str]:
+def methods_of(entries: set[str]) -> set[str]:
     """Names of the methods of entries."""
     return {entry.partition("@")[0].partition("[")[0] for entry in entries}
 

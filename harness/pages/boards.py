@@ -180,18 +180,17 @@ def _charts(table: Table, found: Sequence[TradeOff]) -> tuple[list[tuple[str, Ma
     charts, data = [], {}
     names = names_of(table)
     for i, trade in enumerate(found):
-        points = [p for p in trade.points if p.x.mean is not None and p.y.mean is not None]
-        dots = [
-            Dot(names[p.entry], p.x.mean or 0.0, p.y.mean or 0.0, bool(p.best), p.best is not None)
-            for p in points
+        pairs = [
+            (p, Dot(names[p.entry], p.x.mean, p.y.mean, bool(p.best), p.best is not None))
+            for p in trade.points
+            if p.x.mean is not None and p.y.mean is not None
         ]
-        name = f"trade-{i}"
-        title = f"{heading(trade.y)} against {heading(trade.x)}"
-        svg = scatter_chart(dots, title=title, x_label=heading(trade.x), y_label=heading(trade.y), name=name)
-        if not svg:
+        if len(pairs) < 2:
             continue
-        charts.append((name, svg))
-        laid = lay_out(dots)
+        dots, name = [dot for _, dot in pairs], f"trade-{i}"
+        laid, title = lay_out(dots), f"{heading(trade.y)} against {heading(trade.x)}"
+        labels = {"x_label": heading(trade.x), "y_label": heading(trade.y)}
+        charts.append((name, scatter_chart(dots, title=title, name=name, layout=laid, **labels)))
         data[name] = {
             "kind": "scatter", "x": heading(trade.x), "y": heading(trade.y),
             "across": [laid.x_ticks[0], laid.x_ticks[-1]], "up": [laid.y_ticks[0], laid.y_ticks[-1]],
@@ -199,7 +198,7 @@ def _charts(table: Table, found: Sequence[TradeOff]) -> tuple[list[tuple[str, Ma
                 [str(cut(names[p.entry], 120)), str(cut(p.entry, 120)), p.x.mean, p.y.mean, p.x.low, p.x.high,
                  p.y.low, p.y.high, bool(p.best), p.best is not None, cell_text(p.x), cell_text(p.y),
                  *laid.labels.get(k, ("", False))]
-                for k, p in enumerate(points)
+                for k, (p, _) in enumerate(pairs)
             ],
         }  # fmt: skip
     return charts, data_block("charts", data) if data else None

@@ -69,7 +69,9 @@ def short(label: str) -> str:
     return text if len(text) <= LONG else f"{text[: half - 1]}…{text[-half:]}"
 
 
-def scatter_chart(dots: Sequence[Dot], *, title: str, x_label: str, y_label: str, name: str) -> Markup:
+def scatter_chart(
+    dots: Sequence[Dot], *, title: str, x_label: str, y_label: str, name: str, layout: Layout | None = None
+) -> Markup:
     """Points, and a line through the best ones in the order of their places; empty without two points.
 
     Args:
@@ -78,10 +80,11 @@ def scatter_chart(dots: Sequence[Dot], *, title: str, x_label: str, y_label: str
         x_label: text below the axis.
         y_label: text at the top of the other axis.
         name: unique on its page, for the ids of title and description.
+        layout: of these dots, where it is known already.
     """
     if len(dots) < 2:
         return Markup("")
-    laid = lay_out(dots)
+    laid = layout or lay_out(dots)
     at = place_in(laid.x_ticks, laid.y_ticks)
     parts = tick_marks(laid.x_ticks, laid.y_ticks, at) + axis_labels(x_label, y_label)
     best = sorted((d for d in dots if d.best), key=lambda d: (d.x, d.y))
