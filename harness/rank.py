@@ -19,6 +19,7 @@ How a table comes about:
 from __future__ import annotations
 
 import math
+import statistics
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence, Set
 from dataclasses import dataclass, replace
@@ -50,6 +51,8 @@ from harness.tables import STATUS_TEXT, Column, Section, Table, TableRow
 from harness.types import MetricInfo
 
 ALPHA = 0.05
+UNEVEN = 0.2
+"""Budgets in seconds that differ by more than this share are told of."""
 FULL_METRIC = "picked by the full metric"
 
 RowSets = Mapping[tuple[str, ...], np.ndarray]
@@ -102,7 +105,8 @@ def rank(
         found.append(replace(maker.row(runs, "outdated", ""), why=why))
     order = {"ranked": 0, "incomplete": 0, "reference": 1, "unranked": 2, "outdated": 3}
     found.sort(key=lambda row: order[row.section])
-    return Table(board, columns, tuple(found), _notes(board, key, found, main))
+    notes = [*_notes(board, key, found, main), *_uneven(board, usable)]
+    return Table(board, columns, tuple(found), tuple(notes))
 
 
 def _ranked(entries: Sequence[tuple[TableRow, Points]], key: Column, rows: Rows) -> list[TableRow]:
@@ -280,6 +284,32 @@ def _shared(ranked: Sequence[TableRow], seeds: int) -> str:
     asked = f"{seeds} seeds" + (f" of each of {cases} cases" if cases > 1 else "")
     told = f"of {pairs} pairs {differ} differ" if pairs > 1 else "the pair does not differ"
     return f"{len(ranked)} entries, {asked}: {told} after correction; a shared rank is no equality"
+
+
+def _uneven(board: Board, usable: Sequence[RunRecord]) -> list[str]:
+    """A budget in reference steps is timed for each submission; which entries had far more or less time than most.
+
+    Their machine was slower or faster then. So it should even out, but only if it stayed so.
+    """
+    if board.budget.reference_steps is None:
+        return []
+    notes = []
+    trained = [r for r in usable if r.charged_s and r.budget.get("seconds")]
+    for (hardware,), runs in sorted(grouped(trained, lambda r: (_hardware(r),)).items()):
+        given = {
+            entry: (some[0].title or entry, statistics.median(r.budget["seconds"] for r in some))
+            for (entry,), some in grouped(runs, lambda r: (r.entry,)).items()
+        }
+        usual = statistics.median(seconds for _, seconds in given.values())
+        far = sorted((s, title) for title, s in given.values() if abs(s / usual - 1.0) > UNEVEN)
+        if far:
+            which = ", ".join(f"{title} {seconds:.3g} s" for seconds, title in far[:8])
+            more = f" and {len(far) - 8} more" if len(far) > 8 else ""
+            notes.append(
+                f"{board.budget.reference_steps} reference steps took {usual:.3g} s when most entries were measured on "
+                f"{hardware}, and more than a fifth more or less for {len(far)}: {which}{more}"
+            )
+    return notes
 
 
 def _notes(board: Board, key: Column, rows: Sequence[TableRow], main: str) -> tuple[str, ...]:

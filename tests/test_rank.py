@@ -296,6 +296,24 @@ def test_seconds_are_compared_on_one_machine_only() -> None:
     assert {r.group for r in table(records).rows} == {""}
 
 
+def test_entries_whose_reference_step_was_far_slower_are_named() -> None:
+    def timed(entry: str, seconds: float, hardware: str = "cpu", board: Board = BOARD) -> list[RunRecord]:
+        told = {"charged_s": seconds, "budget": {"seconds": seconds}, "env": {"hardware": hardware}}
+        return runs(entry, [0.1, 0.5, 0.9], board=board, **told)
+
+    usual = [*timed("a", 10.0), *timed("b", 10.0), *timed("c", 11.9), *timed("d", 8.1)]
+    note = "10 reference steps took 10 s when most entries were measured on cpu, and more than a fifth more or less for"
+    assert not any("reference steps" in told for told in table(usual).notes)
+    slow = table([*usual, *timed("e", 12.5)]).notes
+    assert [told for told in slow if "reference steps" in told] == [f"{note} 1: e 12.5 s"]
+    assert not any("reference steps" in told for told in table([*usual, *timed("e", 99.0, "H200")]).notes)
+    free = runs("free", [0.1, 0.5, 0.9], charged_s=0.0, budget={"seconds": 99.0})
+    assert not any("reference steps" in told for told in table([*usual, *free]).notes)
+    seconds = a_board(budget=Budget(seconds=10))
+    fixed = [*timed("a", 10.0, board=seconds), *timed("b", 99.0, board=seconds)]
+    assert not any("reference steps" in told for told in table(fixed, board=seconds).notes)
+
+
 def test_rows_picked_by_the_full_metric_are_ranked_apart() -> None:
     picked = runs("p", [9.0, 9.1, 9.2], selection=Selection(kind="full_metric"))
     t = table([*runs("a", [0.1, 0.2, 0.3]), *picked])
