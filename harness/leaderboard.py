@@ -48,11 +48,12 @@ def load(
         metrics: what its columns mean, by metric id.
         cases: the cases that an entry must have; see `rank.rank`.
     """
-    records = comparable(board, store.load_records(board.name))
     wanted = sorted({column.partition("@")[0] for column in board.columns})
-    rows = store.load_row_values(board.name, wanted) if records else {}
+    with store.at_once():
+        records = comparable(board, store.load_records(board.name))
+        rows = store.load_row_values(board.name, wanted) if records else {}
+        curves = store.load_curves(board.name, curve_metrics(board)) if records else {}
     table = rank(board, records, metrics, cases=cases, rows=rows)
-    curves = store.load_curves(board.name, curve_metrics(board)) if records else {}
     return Leaderboard(table, tuple(records), curves, trade_offs(table, records, metrics))
 
 

@@ -13,7 +13,14 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from jinja2 import BaseLoader, DictLoader, Environment, FileSystemLoader, StrictUndefined
+from jinja2 import (
+    BaseLoader,
+    DictLoader,
+    Environment,
+    FileSystemBytecodeCache,
+    FileSystemLoader,
+    StrictUndefined,
+)
 from markupsafe import Markup, escape
 
 from harness.tables import number
@@ -112,19 +119,31 @@ def as_text(value: Any) -> str:
     )
 
 
-def environment(templates: Path | Mapping[str, str]) -> Environment:
-    """The template environment: everything is escaped, cleaned and cut, and a missing name is an error."""
+def environment(templates: Path | Mapping[str, str], compiled: Path | None = None) -> Environment:
+    """The template environment: everything is escaped, cleaned and cut, and a missing name is an error.
+
+    Args:
+        templates: the folder of templates, or their texts by name.
+        compiled: a folder where they are kept compiled, each as good as its own text is the same.
+    """
     texts = None if isinstance(templates, Path) else dict(templates)
     loader: BaseLoader = DictLoader(texts) if texts is not None else FileSystemLoader(str(templates))
     env = Environment(
         loader=loader, autoescape=True, undefined=StrictUndefined, finalize=shown, trim_blocks=True,
-        lstrip_blocks=True, keep_trailing_newline=True,
+        lstrip_blocks=True, keep_trailing_newline=True, bytecode_cache=_kept_in(compiled),
     )  # fmt: skip
     env.filters |= {
         "num": num, "number": number, "slug": slug, "cut": cut, "breakable": breakable, "link_of": link_of,
         "as_text": as_text, "source": lambda text: cut(text, SOURCE_LIMIT),
     }  # fmt: skip
     return env
+
+
+def _kept_in(folder: Path | None) -> FileSystemBytecodeCache | None:
+    if folder is None:
+        return None
+    folder.mkdir(parents=True, exist_ok=True)
+    return FileSystemBytecodeCache(str(folder), "%s.compiled")
 
 
 def page(env: Environment, template: str, root: str, **values: Any) -> str:

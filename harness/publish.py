@@ -14,7 +14,7 @@ from harness.errors import StoreError
 from harness.pages.content import Part, Site
 from harness.render import parts
 from harness.site import Draft, Kept, read_static, replacing
-from harness.sitecontent import collect
+from harness.sitecontent import code_hash, collect
 from harness.store import Store
 from harness.workspace import Workspace
 
@@ -63,7 +63,8 @@ def build_site(workspace: Workspace, store: Store, folder: Path, workers: int = 
 def parts_of(workspace: Workspace, site: Site) -> list[Part]:
     """The parts of a workspace's site."""
     sources = workspace.site_sources
-    return parts(site, sources / "templates", read_static(sources / "static"))
+    compiled = workspace.build / "templates" / code_hash()
+    return parts(site, sources / "templates", read_static(sources / "static"), compiled)
 
 
 def swap_in(

@@ -268,12 +268,14 @@ def find_records(roots: Sequence[Path]) -> tuple[dict[str, Path], tuple[Absent, 
     absent: list[Absent] = []
     for root in roots:
         here: dict[str, Path] = {}
-        for path in sorted(root.glob("*/results/*.json")):
-            if path.name.startswith("."):
-                continue
-            if path.stem in here:
-                absent.append(Absent(path, f"run_id {path.stem!r} is already used by {here[path.stem]}"))
-                continue
-            here[path.stem] = path
+        for folder in sorted(p for p in root.glob("*/results") if p.is_dir()):
+            names = os.listdir(folder)  # noqa: PTH208 - a glob takes four times as long
+            for name in sorted(n for n in names if n.endswith(".json") and not n.startswith(".")):
+                run_id = name.removesuffix(".json")
+                if run_id in here:
+                    why = f"run_id {run_id!r} is already used by {here[run_id]}"
+                    absent.append(Absent(folder / name, why))
+                else:
+                    here[run_id] = folder / name
         found = here | found
     return found, tuple(absent)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import os
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -29,10 +30,10 @@ Stamp = tuple[str, int | None, int | None]
 """A file, its size in bytes and its time of change in ns; None where there is no file."""
 
 
-def stamp(path: Path) -> Stamp:
+def stamp(path: Path | str) -> Stamp:
     """Tells cheaply whether a file is still the one that was read."""
     try:
-        stat = path.stat()
+        stat = os.stat(path)  # noqa: PTH116 - no Path for each of many thousand files
     except OSError:
         return str(path), None, None
     return str(path), stat.st_size, stat.st_mtime_ns

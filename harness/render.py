@@ -8,6 +8,7 @@ date of its own making. A site is made of parts; a part whose key is that of an 
 from __future__ import annotations
 
 import functools
+import hashlib
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
@@ -58,14 +59,23 @@ def render_site(
 
 
 def parts(
-    site: Site, templates: Path | Mapping[str, str], static: Mapping[str, bytes] | None = None
+    site: Site,
+    templates: Path | Mapping[str, str],
+    static: Mapping[str, bytes] | None = None,
+    compiled: Path | None = None,
 ) -> list[Part]:
-    """The parts of a site, each board's together with its runs by id; arguments as of `render_site`.
+    """The parts of a site, each board's together with its runs by id.
 
     A changed record changes the keys of its run, its board, the methods with rows on that board, and the pages about
     everything, and of nothing else.
+
+    Args:
+        site: what to show.
+        templates: the folder of templates, or their texts by name.
+        static: files that are copied to `static/`.
+        compiled: a folder where compiled templates are kept for the next time.
     """
-    env = environment(templates)
+    env = environment(templates, compiled)
     env.globals |= {"site_title": site.title}
     boards = sorted(site.boards, key=lambda page: page.board.name)
     methods = methods_of(site, boards)
@@ -73,8 +83,9 @@ def parts(
     code = content_hash([_code(), _texts(templates), site.title])
     infos = content_hash({name: repr(info) for name, info in metrics.items()})
     keys = {b.board.name: content_hash([code, infos, _board_key(site, b)]) for b in boards}
-    compared = [_comparison_key(site, c) for c in site.comparisons]
-    everything = content_hash([code, infos, keys, repr(methods), repr(site.standings), site.year, compared])
+    compared = {c.comparison.id: content_hash(_comparison_key(site, c)) for c in site.comparisons}
+    told = [repr(methods), repr(site.standings), site.year, compared]
+    everything = content_hash([code, infos, keys, *told])
     seen = replace(site, metrics=metrics)
     found = [
         Part("home", everything, partial(home_files, env, seen, boards, methods)),
@@ -87,26 +98,26 @@ def parts(
             Part(f"static/{name}", content_hash(content.hex()), partial(_copy, f"static/{name}", content))
         )
     for board in boards:
-        name, runs = board.board.name, _Runs(board).ids
-        key = content_hash([code, name, [_stamp(site, _Runs(board), run) for run in runs]])
-        found.append(Part(f"curves/{name}", key, partial(curve_files, site, name, runs)))
+        name, runs = board.board.name, _Runs(board)
+        key = content_hash([code, name, [_stamp(site, runs, run) for run in runs.ids]])
+        found.append(Part(f"curves/{name}", key, partial(curve_files, site, name, runs.ids)))
     for board in boards:
         name, runs = board.board.name, _Runs(board)
         found.append(Part(f"boards/{name}", keys[name], partial(_board, env, board)))
         head = content_hash([code, infos, board.board.model_dump(mode="json")])
         for run in runs.ids:
-            key = content_hash([head, _stamp(site, runs, run)])
+            key = _hash(f"{head} {_stamp(site, runs, run)}")
             found.append(Part(f"runs/{run}", key, partial(_run, env, seen, board, runs, run)))
     for method in methods:
         rows = rows_of(method, boards)
         key = content_hash([code, repr(method), [keys[b.board.name] for b, _ in rows]])
         found.append(Part(f"methods/{method.name}", key, partial(method_files, env, method, rows)))
     known = {run for board in boards for run in _Runs(board).ids}
-    for compared in site.comparisons:
-        paged = sorted(run for run in compared.records if run in known)
-        key = content_hash([code, infos, _comparison_key(site, compared), paged])
-        make = partial(comparison_files, env, compared, paged)
-        found.append(Part(f"comparisons/{compared.comparison.id}", key, make))
+    for one in site.comparisons:
+        paged = sorted(run for run in one.records if run in known)
+        name = one.comparison.id
+        key = content_hash([code, infos, compared[name], paged])
+        found.append(Part(f"comparisons/{name}", key, partial(comparison_files, env, one, paged)))
     return found
 
 
@@ -135,6 +146,11 @@ def _run(env: Environment, site: Site, board: BoardPage, runs: _Runs, run: str) 
     return run_files(env, site, board, runs.records[run])
 
 
+def _hash(text: str) -> str:
+    """As `content_hash` of one text, for many thousand of them."""
+    return hashlib.sha256(text.encode()).hexdigest()[:16]
+
+
 def _copy(path: str, content: bytes) -> Files:
     return {path: content}
 
@@ -149,13 +165,14 @@ def _stamp(site: Site, runs: _Runs, run: str) -> str:
 
 def _board_key(site: Site, board: BoardPage) -> list[Any]:
     runs = _Runs(board)
-    table = [repr(board.table), repr(sorted(board.curves.items())), repr(board.trade_offs)]
-    shown = [repr(board.reported), board.left_out, *([board.key] if board.key else table)]
+    made = [board.key] if board.key else [board.table, sorted(board.curves.items()), board.trade_offs]
+    shown = [repr(board.reported), board.left_out, *map(repr, made)]
     return [board.board.model_dump(mode="json"), [_stamp(site, runs, run) for run in runs.ids], shown]
 
 
 def _comparison_key(site: Site, compared: Compared) -> list[Any]:
-    records = [r.model_dump(mode="json") for _, r in sorted(compared.records.items())]
+    stamps = site.stamps
+    records = [stamps.get(run) or r.model_dump(mode="json") for run, r in sorted(compared.records.items())]
     return [compared.comparison.model_dump(mode="json"), records, sorted(compared.trajectories)]
 
 

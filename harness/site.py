@@ -54,8 +54,13 @@ def is_site(folder: Path) -> bool:
     return (folder / MARK).is_file()
 
 
-def read_parts(folder: Path) -> dict[str, Kept]:
-    """The parts of a built site whose files are all as they were made; none where there is no site."""
+def read_parts(folder: Path, seen: Mapping[str, int] | None = None) -> dict[str, Kept]:
+    """The parts of a built site whose files are all as they were made; none where there is no site.
+
+    Args:
+        folder: of the site.
+        seen: sizes of files that were looked at already, under another path.
+    """
     mark = folder / MARK
     try:
         made = mark.stat().st_mtime_ns
@@ -65,12 +70,14 @@ def read_parts(folder: Path) -> dict[str, Kept]:
         parts = {name: Kept(part["key"], part["files"]) for name, part in told["parts"].items()}
     except (OSError, ValueError, TypeError, KeyError, AttributeError):
         return {}
-    return {name: part for name, part in parts.items() if _untouched(folder, part, made)}
+    return {name: part for name, part in parts.items() if _untouched(folder, part, made, seen or {})}
 
 
-def _untouched(folder: Path, part: Kept, made: int) -> bool:
+def _untouched(folder: Path, part: Kept, made: int, seen: Mapping[str, int]) -> bool:
     """Files are written before the mark; one that is younger was changed by hand."""
     for name, size in part.files.items():
+        if seen.get(name) == size:
+            continue
         try:
             stat = os.stat(f"{folder}/{name}")  # noqa: PTH116 - a Path a file doubles the time of 60,000 files
         except OSError:
@@ -78,6 +85,33 @@ def _untouched(folder: Path, part: Kept, made: int) -> bool:
         if stat.st_size != size or stat.st_mtime_ns > made:
             return False
     return True
+
+
+def _shared(one: Path, other: Path) -> set[str]:
+    """Paths at which both folders have the same file: a link, not a copy."""
+    return {path for path, _ in _inodes(one).items() & _inodes(other).items()}
+
+
+def _inodes(folder: Path) -> dict[str, int]:
+    found, left = dict[str, int](), [""]
+    while left:
+        at = left.pop()
+        with os.scandir(folder / at) as entries:  # it tells a file's number without looking at the file
+            for entry in entries:
+                if entry.is_dir(follow_symlinks=False):
+                    left.append(f"{at}{entry.name}/")
+                else:
+                    found[f"{at}{entry.name}"] = entry.inode()
+    return found
+
+
+def _read_spare(kept: Path, folder: Path, before: Mapping[str, Kept]) -> dict[str, Kept]:
+    """As `read_parts`, of the site before `folder`; what both have is looked at once."""
+    if not is_site(kept):
+        return {}
+    links = _shared(kept, folder) if before else set()
+    seen = {path: size for part in before.values() for path, size in part.files.items() if path in links}
+    return read_parts(kept, seen)
 
 
 def write_files(files: Mapping[str, str | bytes], folder: Path) -> dict[str, int]:
@@ -203,12 +237,13 @@ def replacing(folder: Path, *, spare: bool = False) -> Iterator[Draft]:
             _recover(folder)
             refuse_foreign(folder)
             kept = folder.with_name(f".{folder.name}.before")
-            there = read_parts(kept) if spare else {}
+            before = read_parts(folder)
+            there = _read_spare(kept, folder, before) if spare else {}
             if not there:
                 shutil.rmtree(kept, ignore_errors=True)
             fresh = kept if there else _beside(folder, "new")
             fresh.mkdir(exist_ok=True)
-            draft = Draft(fresh, folder, read_parts(folder), there)
+            draft = Draft(fresh, folder, before, there)
             try:
                 yield draft
                 if not draft.same:

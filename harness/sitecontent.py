@@ -6,6 +6,7 @@ under a key that has all that it was made from; so is what a submission's file t
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import hashlib
 import pickle
@@ -18,6 +19,7 @@ import numpy as np
 
 from harness import plugins
 from harness.comparetables import Compared
+from harness.comparisons import Comparison
 from harness.errors import StoreError, UharnessError
 from harness.leaderboard import Leaderboard, load, meanings
 from harness.overall import Standing, standings
@@ -116,7 +118,9 @@ def collect(
         rank: is given the boards whose tables are not in the cache, and may put them there until what it returns has
             been called.
     """
-    stamps = store.load_stamps()
+    with store.at_once():
+        stamps, year = store.load_stamps(), _latest_year(store)
+        comparisons = store.load_comparisons() if boards is None else []
     cache = Cache(workspace.build / "tables")
     names = workspace.board_names() if boards is None else boards
     known: dict[str, tuple[dict[str, MetricInfo], tuple[str, ...], str]] = {}
@@ -138,9 +142,9 @@ def collect(
         trajectories=ByRun(store.load_trajectories_of, run_ids),
         relearning=ByRun(store.load_relearning_of, run_ids),
         standings=_standings(pages) if boards is None else (),
-        comparisons=_comparisons(store, metrics) if boards is None else (),
+        comparisons=_compared(store, comparisons, metrics),
         stamps={run: told[2] for run, told in stamps.items()},
-        year=_latest_year(store) if boards is None else "",
+        year=year if boards is None else "",
     )
 
 
@@ -211,12 +215,16 @@ def _trajectory(curve: Curve) -> Trajectory:
     return Trajectory(np.zeros(len(times), np.int64), times, {curve.metric: values})
 
 
-def _comparisons(store: Store, metrics: Mapping[str, MetricInfo]) -> list[Compared]:
-    """Every comparison that can be read, with its records and trajectories."""
+def _compared(
+    store: Store, comparisons: Sequence[Comparison], metrics: Mapping[str, MetricInfo]
+) -> list[Compared]:
+    """Each with its records and trajectories."""
     found = []
-    for comparison in store.load_comparisons():
-        records = {r.run_id: r for board in comparison.boards() for r in store.load_records(board)}
-        found.append(Compared(comparison, records, metrics, store.load_trajectories_of(list(records))))
+    for comparison in comparisons:
+        with store.at_once():
+            records = {r.run_id: r for board in comparison.boards() for r in store.load_records(board)}
+            curves = store.load_trajectories_of(list(records))
+        found.append(Compared(comparison, records, metrics, curves))
     return found
 
 
@@ -270,21 +278,25 @@ class Cache:
         return self.folder / f"{name}.pickle"
 
     def get(self, name: str, key: str, make: Callable[[], Any]) -> Any:
-        """The kept value where its key is `key`, else what `make` makes, which is kept."""
+        """The kept value where its key is `key` and its file is whole, else what `make` makes, which is kept."""
         path = self._path(name)
-        try:
-            with path.open("rb") as file:
-                if file.readline().strip() == key.encode():
-                    return pickle.load(file)
-        except Exception:
-            pass  # whatever a broken file raises, it is made anew
+        with contextlib.suppress(OSError), path.open("rb") as file:
+            if file.readline().strip() == key.encode():
+                digest, content = file.readline().strip(), file.read()
+                if digest == _digest(content):
+                    return pickle.loads(content)
         value = make()
+        content = pickle.dumps(value, protocol=5)
         self.folder.mkdir(parents=True, exist_ok=True)
         try:
-            write_atomic(path, key.encode() + b"\n" + pickle.dumps(value, protocol=5))
+            write_atomic(path, b"\n".join((key.encode(), _digest(content), content)))
         except OSError as error:
             raise StoreError(f"{path} cannot be written: {error.strerror or error}") from error
         return value
+
+
+def _digest(content: bytes) -> bytes:
+    return hashlib.sha256(content).hexdigest().encode()
 
 
 @functools.cache

@@ -10,8 +10,10 @@ import contextlib
 import gc
 import json
 import os
+import select
 import subprocess
 import sys
+from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -25,6 +27,8 @@ from harness.workspace import Workspace
 
 BOARDS = 3
 """Boards from which on ranking is shared."""
+LEAST = 50
+"""Parts that a process takes at once, at least."""
 
 
 @dataclass
@@ -35,46 +39,83 @@ class Crew(contextlib.AbstractContextManager["Crew"]):
     store: Store
     workers: int
     _running: list[subprocess.Popen[str]] = field(default_factory=list)
+    _busy: dict[subprocess.Popen[str], Sequence[Part]] = field(default_factory=dict)
 
     def rank(self, boards: Sequence[str]) -> Callable[[], None]:
-        """Starts to rank these boards into the cache of tables, where there are many; returns what waits for it."""
+        """Starts to rank these boards into the cache of tables, where there are many; returns what waits for it.
+
+        Having waited, the workers go on to find out which parts the site has, as the caller does meanwhile.
+        """
         many = self.workers > 1 and len(boards) >= BOARDS
-        running = self._ask([{"boards": part} for part in self._split(boards)]) if many else []
+        n = min(self.workers, len(boards)) if many else 0
+        ranking = self._started(n)
+        for i, worker in enumerate(ranking):
+            self._tell(worker, {"boards": boards[i * len(boards) // n : (i + 1) * len(boards) // n]})
 
         def wait() -> None:
-            for worker in running:
+            for worker in ranking:
                 self._answer(worker)
+            for worker in ranking[: self.workers - 1]:
+                self._tell(worker, {"keys": {}, "folder": ""})
+                self._busy[worker] = ()
 
         return wait
 
     def make(self, parts: Sequence[Part], draft: Draft) -> Mapping[str, Kept]:
-        """Makes parts; those whose key a worker finds different, as a record has come in, are left to the caller."""
+        """Makes parts, here and in the other processes: each takes a share of those that are left when it is free.
+
+        Shares are stretches, as neighbours are read together, and get smaller, so that all end at the same time. Parts
+        whose key a worker finds different, as a record has come in, are left to the caller.
+        """
         if self.workers < 2:
             return {}
-        keys = {part.name: part.key for part in parts}
-        shares = [{name: keys[name] for name in names} for names in self._split(list(keys))]
-        tasks = [{"keys": share, "folder": str(draft.folder)} for share in shares]
-        done: dict[str, Kept] = {}
-        for worker in self._ask(tasks):
-            files = self._answer(worker)["files"]
-            done |= {name: Kept(keys[name], sizes) for name, sizes in files.items()}
+        left, done = deque(parts), dict[str, Kept]()
+
+        def share() -> list[Part]:
+            n = max(LEAST, len(left) // (2 * self.workers))
+            return [left.popleft() for _ in range(min(n, len(left)))]
+
+        def collect(workers: Sequence[subprocess.Popen[str]]) -> None:
+            for worker in workers:
+                if worker in self._busy:
+                    files = self._answer(worker)["files"]
+                    done.update(
+                        {
+                            p.name: Kept(p.key, files[p.name])
+                            for p in self._busy.pop(worker)
+                            if p.name in files
+                        }
+                    )
+                if left:
+                    self._busy[worker] = share()
+                    keys = {part.name: part.key for part in self._busy[worker]}
+                    self._tell(worker, {"keys": keys, "folder": str(draft.folder)})
+
+        collect([w for w in self._started(self.workers - 1) if w not in self._busy])
+        while left:
+            for part in share():
+                done[part.name] = Kept(part.key, write_files(part.make(), draft.folder))
+                collect(self._answered())
+        while self._busy:
+            collect(list(self._busy))
         return done
 
-    def _split(self, items: Sequence[str]) -> list[list[str]]:
-        """As many stretches as there are workers; neighbours stay together, as they are read together."""
-        n = min(self.workers, len(items))
-        return [list(items[i * len(items) // n : (i + 1) * len(items) // n]) for i in range(n)]
-
-    def _ask(self, tasks: Sequence[Mapping[str, Any]]) -> list[subprocess.Popen[str]]:
-        """Gives each of as many workers a task; returns them, in order."""
-        while len(self._running) < len(tasks):
+    def _started(self, n: int) -> list[subprocess.Popen[str]]:
+        """So many workers."""
+        while len(self._running) < n:
             self._running.append(self._start())
-        for worker, task in zip(self._running, tasks, strict=False):
-            assert worker.stdin is not None
-            with contextlib.suppress(BrokenPipeError):
-                worker.stdin.write(json.dumps(task) + "\n")
-                worker.stdin.flush()
-        return self._running[: len(tasks)]
+        return self._running[:n]
+
+    def _answered(self) -> list[subprocess.Popen[str]]:
+        """Busy workers whose answer can be read. There is never more than one line to read."""
+        ready, _, _ = select.select([w.stdout for w in self._busy if w.stdout is not None], [], [], 0)
+        return [worker for worker in self._busy if worker.stdout in ready]
+
+    def _tell(self, worker: subprocess.Popen[str], task: Mapping[str, Any]) -> None:
+        assert worker.stdin is not None
+        with contextlib.suppress(BrokenPipeError):
+            worker.stdin.write(json.dumps(task) + "\n")
+            worker.stdin.flush()
 
     def _start(self) -> subprocess.Popen[str]:
         given = json.dumps([str(self.workspace.root), str(self.store.database), os.getpid()])
@@ -98,7 +139,7 @@ class Crew(contextlib.AbstractContextManager["Crew"]):
                 if pipe is not None:
                     with contextlib.suppress(BrokenPipeError):
                         pipe.close()
-            if error[0] is not None:
+            if error[0] is not None or worker in self._busy:
                 worker.kill()
             worker.wait()
 
@@ -114,27 +155,32 @@ def main() -> None:
     root, database, parent = json.loads(sys.argv[1])
     workspace = Workspace(Path(root))
     store = Store(workspace.leaderboards, Path(database))
-    answers = os.fdopen(os.dup(1), "w")
+    answers, found = os.fdopen(os.dup(1), "w"), dict[str, Part]()
     os.dup2(2, 1)  # what a submission prints while it is loaded is no answer
     for line in sys.stdin:
         try:
-            answer = _do(workspace, store, json.loads(line), parent)
+            answer = _do(workspace, store, json.loads(line), parent, found)
         except StoreError as error:
             answer = {"error": str(error)}
         print(json.dumps(answer), file=answers, flush=True)
 
 
-def _do(workspace: Workspace, store: Store, task: Mapping[str, Any], parent: int) -> dict[str, Any]:
+def _do(
+    workspace: Workspace, store: Store, task: Mapping[str, Any], parent: int, found: dict[str, Part]
+) -> dict[str, Any]:
+    """Ranks boards, or makes parts; the site's parts are put into `found` once, and looked up there."""
     from harness.publish import parts_of
     from harness.sitecontent import collect
 
     if "boards" in task:
         collect(workspace, store, task["boards"])
         return {}
+    if not found:
+        found |= {part.name: part for part in parts_of(workspace, collect(workspace, store))}
     files = {}
-    for part in parts_of(workspace, collect(workspace, store)):
+    for name, key in task["keys"].items():
         if os.getppid() != parent:
             raise SystemExit(1)
-        if task["keys"].get(part.name) == part.key:
-            files[part.name] = write_files(part.make(), Path(task["folder"]))
+        if name in found and found[name].key == key:
+            files[name] = write_files(found[name].make(), Path(task["folder"]))
     return {"files": files}

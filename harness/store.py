@@ -9,7 +9,7 @@ from __future__ import annotations
 import contextlib
 import time
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -64,6 +64,9 @@ class Store:
     leaderboards: Sequence[Path]
     database: Path
     wait_s: float = 60.0
+    _held: list[duckdb.DuckDBPyConnection] = field(
+        default_factory=list, init=False, repr=False, compare=False
+    )
 
     def __post_init__(self) -> None:
         if not self.leaderboards:
@@ -119,20 +122,31 @@ class Store:
             runs = connection.execute(f"SELECT run_id, {names} FROM runs").fetchall()
             lacks = connection.execute(f"SELECT run_id, {names} FROM absent").fetchall()
             compared = set(connection.execute(f"SELECT {names} FROM comparisons").fetchall())
+            count, absent = state(connection)
         known: dict[str, list[Stamp]] = {}
         for run_id, *seen in [*runs, *lacks]:
             known.setdefault(run_id, []).append(tuple(seen))
         found, shadowed = find_records(self._roots)
-        changed = {r for r, seen in known.items() if any(s != stamp(Path(s[0])) for s in seen)}
+        changed = {r for r, seen in known.items() if any(s != stamp(s[0]) for s in seen)}
         moved = {r for r, path in found.items() if str(path) not in {s[0] for s in known.get(r, [])}}
         todo = tuple(sorted((changed | moved) & set(found)))
         gone = tuple(sorted(set(known) - set(found)))
         if todo or gone or compared != {stamp(p) for p in comparisons.find(self._roots).values()}:
             self._ingest([found[run_id] for run_id in todo], gone)
-        with self._reading() as connection:
-            count, absent = state(connection)
+            with self._reading() as connection:
+                count, absent = state(connection)
         removed = tuple(run_id for run_id in gone if run_id in {r[0] for r in runs})
         return StoreReport(count, _without(todo, absent), removed, (*absent, *shadowed))
+
+    @contextlib.contextmanager
+    def at_once(self) -> Iterator[None]:
+        """All that is loaded inside is of one moment, over one connection; nobody can write meanwhile."""
+        with self._reading() as connection:
+            self._held.append(connection)
+            try:
+                yield
+            finally:
+                self._held.pop()
 
     def query(self, sql: str) -> tuple[tuple[str, ...], list[tuple[Any, ...]]]:
         """Column names and rows of a statement that reads; one that writes, or wants a file, is refused."""
@@ -294,6 +308,9 @@ class Store:
         """A read-only connection to a database of this layout, which is made first where there is none."""
         import duckdb
 
+        if self._held:
+            yield self._held[-1]
+            return
         with contextlib.ExitStack() as stack:
             connection = self._open_current(stack)
             if connection is None:

@@ -302,15 +302,20 @@ def test_several_processes_make_the_same_site(small: Path, monkeypatch: pytest.M
     build(small)
     monkeypatch.setattr(publish, "MANY", 1)
     monkeypatch.setattr(siteworker, "BOARDS", 1)
-    shutil.rmtree(small / "build/tables")
-    asked = []
-    ask = siteworker.Crew._ask
+    monkeypatch.setattr(siteworker, "LEAST", 1)
+    tasks: list[dict] = []
+    tell = siteworker.Crew._tell
     monkeypatch.setattr(
-        siteworker.Crew, "_ask", lambda self, tasks: asked.append(len(tasks)) or ask(self, tasks)
+        siteworker.Crew, "_tell", lambda self, worker, task: tasks.append(task) or tell(self, worker, task)
     )
     build(small, "two", workers=2)
-    assert asked == [2, 2]
+    assert len(tasks[0]["keys"]) > 1  # the other process has the first share
     assert contents(small / "build/site") == contents(small / "build/two")
+    tasks.clear()
+    shutil.rmtree(small / "build/tables")
+    build(small, "three", workers=2)
+    assert [list(task) for task in tasks[:3]] == [["boards"], ["boards"], ["keys", "folder"]]
+    assert contents(small / "build/site") == contents(small / "build/three")
 
 
 @pytest.mark.slow

@@ -13,7 +13,7 @@ from harness.markup import script_json, slug
 from harness.pages.content import BoardPage, Files
 from harness.specs import RunRecord
 from harness.tables import Table
-from harness.tabletext import format_table
+from harness.tabletext import format_table, table_dict
 
 FORMS = ("csv", "json", "parquet")
 SMALL = 4_096
@@ -118,7 +118,7 @@ def board_files(page: BoardPage) -> Files:
     table = page.table
     made: Files = {
         f"data/boards/{name}.csv": format_table(table, "csv"),
-        f"data/boards/{name}.json": format_table(table, "json", curves=page.curves),
+        f"data/boards/{name}.json": json_text(table_dict(table, page.curves)),
         f"data/boards/{name}.parquet": parquet(_table_columns(table), _table_lines(table)),
     }
     ordered = sorted(page.records, key=lambda r: (r.entry, r.case, r.seed, r.run_id))
