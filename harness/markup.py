@@ -6,6 +6,7 @@ note, and the environment escapes the rest.
 
 from __future__ import annotations
 
+import functools
 import hashlib
 import json
 import re
@@ -93,6 +94,7 @@ def num(value: float | None, like: float | None = None) -> Markup:
     return Markup(f'<data value="{exact}" title="{exact}">{number(value, like)}</data>')
 
 
+@functools.lru_cache(4096)
 def breakable(name: str) -> Markup:
     """A metric id that may break after its dots."""
     return Markup(".<wbr>").join(escape(part) for part in cut(name, 200).split("."))
