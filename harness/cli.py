@@ -83,7 +83,7 @@ def submit(
     ] = None,
 ) -> None:
     """Run methods on boards, record the results, and print the tables."""
-    from harness import measures, preflight, stages, supervise
+    from harness import earlier, measures, preflight, stages, supervise
     from harness.entries import parse_set, resolve_spec
     from harness.generate import choice
     from harness.judge import ready as judge_ready
@@ -125,7 +125,7 @@ def submit(
         ]
         records = []
         for k, (r, spec) in enumerate(plans, 1):
-            known = stages.recorded(session, spec)
+            known = earlier.recorded(session, spec)
             label = f"[{k}/{len(plans)}] {spec.submission} {spec.case} seed {spec.seed}"
             if known is not None:
                 show.line(f"{label}: already recorded as {known.run_id} (--again runs it anew)")

@@ -12,7 +12,7 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from harness import comparisons, measures, preflight, stages
+from harness import comparisons, earlier, measures, preflight, stages
 from harness.compareplan import NAME, Request, Trial, derived, identity, plan
 from harness.comparisons import USABLE, Comparison, Measured, Pair, Rate, Slowest
 from harness.preflight import Ready
@@ -104,7 +104,7 @@ class Runner:
         """The reference step that most of the recorded runs had on this hardware; None where there are none."""
         found = Counter(
             r.budget["reference_step_s"]
-            for t in self.trials for spec in t.specs for r in stages.same_inputs(self.session, spec)
+            for t in self.trials for spec in t.specs for r in earlier.same_inputs(self.session, spec)
             if r.env.get("hardware") == self.found.hardware and r.status in USABLE
             and r.budget.get("reference_step_s")
         )  # fmt: skip
@@ -196,7 +196,7 @@ class Runner:
 
     def known(self, spec: RunSpec, *, judged: bool) -> RunRecord | None:
         """A recorded run that has this comparison's inputs, hardware and time, and can be judged if it must be."""
-        for r in stages.same_inputs(self.session, spec):
+        for r in earlier.same_inputs(self.session, spec):
             given = r.budget.get("seconds")
             timed = spec.seconds is None or (given is not None and abs(given / spec.seconds - 1) <= SAME_TIME)
             here = r.env.get("hardware") == self.found.hardware

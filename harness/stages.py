@@ -9,7 +9,6 @@ from __future__ import annotations
 import dataclasses
 import datetime
 import itertools
-import re
 import shutil
 import time
 from collections.abc import Callable, Sequence
@@ -19,16 +18,16 @@ from typing import Any
 from harness import chains, models, preflight
 from harness import judge as judging
 from harness.asking import ask, references, refuse_same
+from harness.earlier import records_of
 from harness.entries import Entry
 from harness.errors import InputError, RunError, near
 from harness.generate import choice
 from harness.measures import axes_of, grade, measure, measure_axes
 from harness.preflight import Ready
 from harness.recording import make_record, save_record
-from harness.recordtables import TRAJECTORY
 from harness.runs import RunSpec, Source, done, mark_done, read_json, write_json
 from harness.session import PATIENT, UNUSABLE, Session, locked
-from harness.specs import RANKED_STATUSES, Board, RunRecord, content_hash
+from harness.specs import Board, RunRecord, content_hash
 from harness.supervise import Limits, Outcome, run_stage
 
 CALIBRATION_STEPS, DRIFT_STEPS = 12, 6
@@ -95,53 +94,6 @@ def folder_of(session: Session, spec: RunSpec) -> Path:
     taken = {r.run_id for r in session.store.load_records(spec.board.name)}
     names = itertools.chain([spec.run_id], (f"{spec.run_id}-r{k}" for k in itertools.count(2)))
     return next(base / n for n in names if n not in taken and not (base / n / "record.json").exists())
-
-
-def recorded(session: Session, spec: RunSpec) -> RunRecord | None:
-    """The record of an earlier, usable run with the same inputs; None when there is none, or `--again` was said."""
-    if session.again:
-        return None
-    return next((r for r in same_inputs(session, spec) if r.status not in UNUSABLE), None)
-
-
-def same_inputs(session: Session, spec: RunSpec) -> list[RunRecord]:
-    """All records of runs with the same inputs, in the order of their run ids, however they ended.
-
-    One that ended well is known by what it was made from, so that it counts in every folder; under a budget in seconds
-    only one from hardware like this, as nothing is compared across hardware.
-    """
-    records = session.store.load_records(spec.board.name)
-    hardware = preflight.hardware() if spec.updates is None else ""
-    return [r for r in records if repeats(r.run_id, spec.run_id) or _made_from(r, spec, hardware)]
-
-
-def repeats(run: str, planned: str) -> bool:
-    """Whether a run id is that of a planned run, or of one of its repetitions.
-
-    >>> [repeats(run, "npo-c-s0-12") for run in ("npo-c-s0-12", "npo-c-s0-12-r2", "npo-c-s0-123")]
-    [True, True, False]
-    """
-    return re.fullmatch(re.escape(planned) + r"(-r\d+)?", run) is not None
-
-
-def _made_from(record: RunRecord, spec: RunSpec, hardware: str) -> bool:
-    """Whether a whole run that ended well is one of this spec: the same rows, models, code, settings and budget.
-
-    And the same hardware, where one is given.
-    """
-    told = (record.entry, record.case, record.seed, record.board_version)
-    asked = (spec.entry, spec.case, spec.seed, spec.board.board_version)
-    texts = record.env.get("generator", {}).get("name", spec.generator_kind) == spec.generator_kind
-    hashes = spec.hashes.items() <= record.hashes.items()
-    curve = not spec.points or TRAJECTORY in record.rows
-    here = not hardware or record.env.get("hardware") == hardware
-    usable = record.status in RANKED_STATUSES and spec.limit is None
-    return usable and told == asked and texts and hashes and curve and here
-
-
-def records_of(session: Session, board: str, run: str) -> list[RunRecord]:
-    """All records of a planned run and its repetitions, in the order of their run ids."""
-    return [r for r in session.store.load_records(board) if repeats(r.run_id, run)]
 
 
 def execute(session: Session, ready: Ready, spec: RunSpec, measures: Sequence[str] = ()) -> RunRecord:

@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from harness import preflight, stages
+from harness import earlier, preflight, stages
 from harness.entries import Entry, parse_set, resolve_spec
 from harness.errors import InputError, SubmissionError, near
 from harness.flat import Flat, Value
@@ -104,7 +104,7 @@ def plan(
 
 def recorded(session: Session, spec: RunSpec) -> RunRecord | None:
     """The record that makes a run needless: a usable one, or one that says that the numbers cannot be used."""
-    found = stages.same_inputs(session, spec)
+    found = earlier.same_inputs(session, spec)
     usable = next((r for r in found if r.status not in stages.UNUSABLE), None)
     return usable or next((r for r in found if r.status not in RETRIED), None)
 

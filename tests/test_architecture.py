@@ -88,6 +88,7 @@ LEVELS = [
     {"loop", "edits", "select", "ingest", "store", "curves", "markup", "charts", "site"},
     {
         "session",
+        "earlier",
         "asking",
         "measures",
         "worker",

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from harness import preflight, stages
+from harness import earlier, preflight, stages
 from harness.entries import resolve_spec
 from harness.session import Session
 from harness.store import Store
@@ -39,18 +39,18 @@ def test_a_run_that_was_made_in_another_folder_is_not_made_again(
     entries = [entry for entry in entries if entry.id in there]  # others were changed since, and age by right
     assert entries
     for spec in stages.plan_runs(session, ready, entries[0], ready.board.seeds):
-        known = stages.recorded(session, spec)
+        known = earlier.recorded(session, spec)
         assert known is not None
         assert (known.entry, known.case, known.seed) == (entries[0].id, spec.case, spec.seed)
         others = [dataclasses.replace(session, again=True), session, session, session]
         changed = [spec, *(spec.model_copy(update=c) for c in (
             {"limit": 1}, {"hashes": {**spec.hashes, "data": "other"}}, {"entry": "other@123456"}))]  # fmt: skip
-        assert [stages.recorded(s, c) for s, c in zip(others, changed, strict=True)] == [None] * 4
-        assert stages.recorded(session, spec.model_copy(update={"updates": 50})) is not None
+        assert [earlier.recorded(s, c) for s, c in zip(others, changed, strict=True)] == [None] * 4
+        assert earlier.recorded(session, spec.model_copy(update={"updates": 50})) is not None
         with monkeypatch.context() as elsewhere:
             elsewhere.setattr(preflight, "hardware", lambda: "another processor")
-            assert stages.recorded(session, spec) is None  # seconds are another thing there
-            assert stages.recorded(session, spec.model_copy(update={"updates": 50})) is not None
+            assert earlier.recorded(session, spec) is None  # seconds are another thing there
+            assert earlier.recorded(session, spec.model_copy(update={"updates": 50})) is not None
 
 
 def methods_of(entries: set[str]) -> set[str]:
