@@ -38,7 +38,11 @@ class Leaderboard:
 
 
 def load(
-    store: Store, board: Board, metrics: Mapping[str, MetricInfo], cases: Sequence[str] = ()
+    store: Store,
+    board: Board,
+    metrics: Mapping[str, MetricInfo],
+    cases: Sequence[str] = (),
+    records: Sequence[RunRecord] | None = None,
 ) -> Leaderboard:
     """Reads a board's records, per-row values and curves, and ranks them.
 
@@ -47,10 +51,11 @@ def load(
         board: which.
         metrics: what its columns mean, by metric id.
         cases: the cases that an entry must have; see `rank.rank`.
+        records: the board's, where they are at hand.
     """
     wanted = sorted({column.partition("@")[0] for column in board.columns})
     with store.at_once():
-        records = comparable(board, store.load_records(board.name))
+        records = comparable(board, store.load_records(board.name) if records is None else records)
         rows = store.load_row_values(board.name, wanted) if records else {}
         curves = store.load_curves(board.name, curve_metrics(board)) if records else {}
     table = rank(board, records, metrics, cases=cases, rows=rows)

@@ -54,12 +54,16 @@ def is_site(folder: Path) -> bool:
     return (folder / MARK).is_file()
 
 
-def read_parts(folder: Path, seen: Mapping[str, int] | None = None) -> dict[str, Kept]:
+def read_parts(
+    folder: Path, seen: dict[str, tuple[int, int]] | None = None, numbers: Mapping[str, int] | None = None
+) -> dict[str, Kept]:
     """The parts of a built site whose files are all as they were made; none where there is no site.
 
     Args:
         folder: of the site.
-        seen: sizes of files that were looked at already, under another path.
+        seen: number (inode) and size of files by path, found whole in another folder: those are not looked at again
+            where they are the same file here, a link. Is given what is found here.
+        numbers: those of the files here.
     """
     mark = folder / MARK
     try:
@@ -70,13 +74,17 @@ def read_parts(folder: Path, seen: Mapping[str, int] | None = None) -> dict[str,
         parts = {name: Kept(part["key"], part["files"]) for name, part in told["parts"].items()}
     except (OSError, ValueError, TypeError, KeyError, AttributeError):
         return {}
-    return {name: part for name, part in parts.items() if _untouched(folder, part, made, seen or {})}
+    seen = {} if seen is None else seen
+    links = {name for name, number in (numbers or {}).items() if seen.get(name, (0, 0))[0] == number}
+    return {name: part for name, part in parts.items() if _untouched(folder, part, made, seen, links)}
 
 
-def _untouched(folder: Path, part: Kept, made: int, seen: Mapping[str, int]) -> bool:
+def _untouched(
+    folder: Path, part: Kept, made: int, seen: dict[str, tuple[int, int]], links: Collection[str]
+) -> bool:
     """Files are written before the mark; one that is younger was changed by hand."""
     for name, size in part.files.items():
-        if seen.get(name) == size:
+        if name in links and seen[name][1] == size:
             continue
         try:
             stat = os.stat(f"{folder}/{name}")  # noqa: PTH116 - a Path a file doubles the time of 60,000 files
@@ -84,34 +92,21 @@ def _untouched(folder: Path, part: Kept, made: int, seen: Mapping[str, int]) -> 
             return False
         if stat.st_size != size or stat.st_mtime_ns > made:
             return False
+        seen[name] = stat.st_ino, size
     return True
 
 
-def _shared(one: Path, other: Path) -> set[str]:
-    """Paths at which both folders have the same file: a link, not a copy."""
-    return {path for path, _ in _inodes(one).items() & _inodes(other).items()}
-
-
-def _inodes(folder: Path) -> dict[str, int]:
-    found, left = dict[str, int](), [""]
+def _numbers(folder: Path) -> Iterator[tuple[str, int]]:
+    """All files with their numbers (inodes), which a folder tells without a look at the file."""
+    left = [""]
     while left:
         at = left.pop()
-        with os.scandir(folder / at) as entries:  # it tells a file's number without looking at the file
+        with os.scandir(folder / at) as entries:
             for entry in entries:
                 if entry.is_dir(follow_symlinks=False):
                     left.append(f"{at}{entry.name}/")
                 else:
-                    found[f"{at}{entry.name}"] = entry.inode()
-    return found
-
-
-def _read_spare(kept: Path, folder: Path, before: Mapping[str, Kept]) -> dict[str, Kept]:
-    """As `read_parts`, of the site before `folder`; what both have is looked at once."""
-    if not is_site(kept):
-        return {}
-    links = _shared(kept, folder) if before else set()
-    seen = {path: size for part in before.values() for path, size in part.files.items() if path in links}
-    return read_parts(kept, seen)
+                    yield f"{at}{entry.name}", entry.inode()
 
 
 def write_files(files: Mapping[str, str | bytes], folder: Path) -> dict[str, int]:
@@ -156,6 +151,17 @@ class Draft:
     before: Mapping[str, Kept]
     there: Mapping[str, Kept] = field(default_factory=dict)
     parts: dict[str, Kept] = field(default_factory=dict)
+    _left: set[str] = field(default_factory=set)
+
+    def clear(self, found: Collection[str]) -> None:
+        """Removes those of these files that belong to no part that lies here whole."""
+        whole = {path for part in self.there.values() for path in part.files}
+        for path in sorted(set(found) - whole):
+            self._remove(path)
+
+    def _remove(self, path: str) -> None:
+        (self.folder / path).unlink(missing_ok=True)
+        self._left.add(os.path.dirname(path))  # noqa: PTH120
 
     def only(self, kept: Collection[str]) -> None:
         """Says which of the old site's parts will be kept; call it before anything else. All else is cleared away."""
@@ -163,7 +169,7 @@ class Draft:
         stays = {name for name in kept if self.there.get(name) == self.before[name]}
         for name in set(self.there) - stays:
             for path in self.there[name].files:
-                (self.folder / path).unlink(missing_ok=True)
+                self._remove(path)
         self.there = {name: self.there[name] for name in stays}
 
     def add(self, name: str, key: str, files: Mapping[str, str | bytes]) -> None:
@@ -187,16 +193,10 @@ class Draft:
         """Writes the list of parts; the last file of a site."""
         parts = {n: {"key": p.key, "files": p.files} for n, p in self.parts.items()}
         text = json.dumps({"format": FORMAT, "parts": parts}, sort_keys=True) + "\n"
-        _prune(self.folder)
         (self.folder / MARK).write_text(text)
-
-
-def _prune(folder: Path) -> None:
-    """Removes folders that have become empty."""
-    for path, _, _ in os.walk(folder, topdown=False):
-        if path != str(folder):
-            with contextlib.suppress(OSError):
-                os.rmdir(path)  # noqa: PTH106
+        for path in self._left:
+            with contextlib.suppress(OSError):  # most are not empty; the site's own has the list
+                os.removedirs(self.folder / path)
 
 
 def _link(old: str, new: str) -> None:
@@ -227,8 +227,8 @@ def replacing(folder: Path, *, spare: bool = False) -> Iterator[Draft]:
 
     Args:
         folder: of the site.
-        spare: leave the old site beside the new one, as `.NAME.before`; the next build goes on from it, and writes only
-            what has changed since. Most of its files are links to the new site's.
+        spare: leave the old site beside the new one, or a twin of the first, as `.NAME.before`; the next build goes on
+            from it, and writes only what has changed since. Most of its files are links to the new site's.
     """
     folder = folder.resolve()
     try:
@@ -237,13 +237,16 @@ def replacing(folder: Path, *, spare: bool = False) -> Iterator[Draft]:
             _recover(folder)
             refuse_foreign(folder)
             kept = folder.with_name(f".{folder.name}.before")
-            before = read_parts(folder)
-            there = _read_spare(kept, folder, before) if spare else {}
+            seen: dict[str, tuple[int, int]] = {}
+            before = read_parts(folder, seen)
+            numbers = dict(_numbers(kept)) if spare and is_site(kept) else {}
+            there = read_parts(kept, seen, numbers) if numbers else {}
             if not there:
                 shutil.rmtree(kept, ignore_errors=True)
             fresh = kept if there else _beside(folder, "new")
             fresh.mkdir(exist_ok=True)
             draft = Draft(fresh, folder, before, there)
+            draft.clear(set(numbers) - {MARK} if there else ())
             try:
                 yield draft
                 if not draft.same:
@@ -251,11 +254,22 @@ def replacing(folder: Path, *, spare: bool = False) -> Iterator[Draft]:
                     _swap(fresh, folder)
                     if spare and fresh != kept and is_site(fresh):
                         fresh.rename(kept)
+                    elif spare and not before:
+                        _twin(folder, kept, draft.parts)
             finally:
                 if fresh != kept or not is_site(kept):
                     shutil.rmtree(fresh, ignore_errors=True)
     except OSError as error:
         raise StoreError(f"the site cannot be written to {folder}: {error}") from error
+
+
+def _twin(folder: Path, kept: Path, parts: Mapping[str, Kept]) -> None:
+    """Leaves links to the first site's files beside it, so that the second is made as quickly as all later ones."""
+    kept.mkdir()
+    twin = Draft(kept, folder, parts)
+    for name in parts:
+        twin.keep(name)
+    twin.mark()
 
 
 def refuse_foreign(folder: Path) -> None:

@@ -34,8 +34,8 @@ from harness.types import MetricInfo, Trajectory
 from harness.workspace import Workspace
 
 T = TypeVar("T")
-AT_ONCE = 1024
-"""Runs that are loaded together, at most."""
+FIRST, AT_ONCE = 64, 1024
+"""Runs that are loaded together, at first and at most."""
 
 
 @dataclass(frozen=True)
@@ -66,7 +66,7 @@ class ByRun(Mapping[str, T]):
     """Something of each run, read from the database as it is asked for.
 
     Who asks for one run after another, in their order, gets more and more of them at once; what was read before is
-    forgotten then. Anything else is read alone.
+    forgotten then.
     """
 
     load: Callable[[Sequence[str]], Mapping[str, T]]
@@ -74,7 +74,7 @@ class ByRun(Mapping[str, T]):
     _held: Mapping[str, T] = field(default_factory=dict)
     _asked: frozenset[str] = frozenset()
     _end: int = -1
-    _step: int = 1
+    _step: int = 0
 
     @functools.cached_property
     def _place(self) -> dict[str, int]:
@@ -83,7 +83,7 @@ class ByRun(Mapping[str, T]):
     def __getitem__(self, run_id: str) -> T:
         if run_id not in self._asked:
             start = self._place[run_id]
-            self._step = min(8 * self._step, AT_ONCE) if start == self._end else 1
+            self._step = min(8 * self._step, AT_ONCE) if start == self._end else FIRST
             self._end = start + self._step
             wanted = self.run_ids[start : self._end]
             self._held, self._asked = self.load(wanted), frozenset(wanted)
@@ -181,13 +181,13 @@ class _Asked:
 
 def _board(workspace: Workspace, store: Store, cache: Cache, asked: _Asked) -> BoardPage:
     board = asked.board
+    records = Records(store, board.name, asked.run_ids)
 
     def make() -> tuple[Any, ...]:
-        made: Leaderboard = load(store, board, asked.metrics, asked.cases)
+        made: Leaderboard = load(store, board, asked.metrics, asked.cases, records)
         return made.table, made.curves, made.trade_offs
 
     table, curves, trade_offs = cache.get(board.name, asked.key, make)
-    records = Records(store, board.name, asked.run_ids)
     places = workspace.leaderboards, board.name
     return BoardPage(
         table, records, curves, trade_offs, reported_of(*places), note_of(*places), key=asked.key

@@ -146,7 +146,7 @@ class Crew(contextlib.AbstractContextManager["Crew"]):
 
 def look_seldom_for_garbage() -> None:
     """A build makes millions of objects and hardly any garbage; looking for it took a sixth of the time."""
-    gc.set_threshold(200_000, 50, 100)
+    gc.set_threshold(2_000_000, 50, 100)
 
 
 def main() -> None:

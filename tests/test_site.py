@@ -90,6 +90,37 @@ def test_going_on_from_the_site_before_the_last_gives_the_same_as_starting_anew(
     assert shown(folder) == {"z.html": "1"} and not list(tmp_path.glob(".site.*.new"))
 
 
+def test_the_first_site_leaves_links_that_the_second_goes_on_from(tmp_path: Path) -> None:
+    folder, spare = tmp_path / "site", tmp_path / ".site.before"
+    publish.swap_in([part("a", "1"), part("b/x", "1")], folder, spare=True)
+    assert contents(spare) == contents(folder)
+    assert (spare / "a.html").stat().st_ino == (folder / "a.html").stat().st_ino
+    number = (spare / MARK).stat().st_ino
+    publish.swap_in([part("a", "2"), part("b/x", "1")], folder, spare=True)
+    assert shown(folder) == {"a.html": "2", "b/x.html": "1"} and shown(spare)["a.html"] == "1"
+    assert (folder / MARK).stat().st_ino != number  # the list is written last, anew
+
+
+@pytest.mark.parametrize("place", ["site", ".site.before"])
+@pytest.mark.parametrize("harm", ["edit", "edit in place", "remove"])
+def test_links_that_were_changed_by_hand_are_made_again(tmp_path: Path, harm: str, place: str) -> None:
+    folder = tmp_path / "site"
+    for third in "123":  # a and b are the same files in both folders, c is not
+        publish.swap_in([part("a", "1"), part("b", "2"), part("c", third)], folder, spare=True)
+    assert len({(tmp_path / f / "a.html").stat().st_ino for f in ("site", ".site.before")}) == 1
+    for name in ("a.html", "c.html"):
+        path, later = tmp_path / place / name, time.time_ns() + 10**9
+        if harm != "edit in place":
+            path.unlink()
+        if harm != "remove":
+            path.write_text("9")
+            os.utime(path, ns=(later, later))
+    publish.swap_in([part("a", "1"), part("b", "2"), part("c", "1")], folder, spare=True)
+    assert shown(folder) == {"a.html": "1", "b.html": "2", "c.html": "1"}
+    publish.swap_in([part("a", "1"), part("b", "2"), part("c", "3")], folder, spare=True)
+    assert shown(folder) == {"a.html": "1", "b.html": "2", "c.html": "3"}
+
+
 @pytest.mark.parametrize("harm", ["edit", "remove", "grow", "break the list"])
 def test_what_was_changed_by_hand_is_made_again(tmp_path: Path, harm: str) -> None:
     folder = tmp_path / "site"
