@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import sys
 import time
 from pathlib import Path
@@ -39,6 +40,7 @@ def site_build(out: OutOption = "") -> None:
     workspace = find_workspace()
     folder = _folder(workspace, out)
     typer.echo(f"{_build(workspace, folder)} in {folder}; open {folder / 'index.html'}")
+    gc.freeze()  # the process ends now: going through all that it loaded would take as long as making some pages
 
 
 @site_app.command("serve")

@@ -191,8 +191,8 @@ class Draft:
 
     def mark(self) -> None:
         """Writes the list of parts; the last file of a site."""
-        parts = {n: {"key": p.key, "files": p.files} for n, p in self.parts.items()}
-        text = json.dumps({"format": FORMAT, "parts": parts}, sort_keys=True) + "\n"
+        parts = {n: {"key": p.key, "files": p.files} for n, p in sorted(self.parts.items())}
+        text = json.dumps({"format": FORMAT, "parts": parts}) + "\n"
         (self.folder / MARK).write_text(text)
         for path in self._left:
             with contextlib.suppress(OSError):  # most are not empty; the site's own has the list

@@ -89,6 +89,10 @@ class ByRun(Mapping[str, T]):
             self._held, self._asked = self.load(wanted), frozenset(wanted)
         return self._held[run_id]
 
+    def many(self, run_ids: Sequence[str]) -> Mapping[str, T]:
+        """Of some runs, read together; nothing of it is held here."""
+        return self.load(run_ids)
+
     def __contains__(self, run_id: object) -> bool:
         try:
             self[str(run_id)]
@@ -124,7 +128,10 @@ def collect(
     cache = Cache(workspace.build / "tables")
     names = workspace.board_names() if boards is None else boards
     known: dict[str, tuple[dict[str, MetricInfo], tuple[str, ...], str]] = {}
-    asked = [_Asked.of(workspace, name, stamps, known) for name in names]
+    of_board: dict[str, list[tuple[str, str]]] = {}
+    for run, (board, _, stamp) in stamps.items():
+        of_board.setdefault(board, []).append((run, stamp))
+    asked = [_Asked.of(workspace, name, of_board.get(name, []), known) for name in names]
     unranked = [one.board.name for one in asked if not cache.has(one.board.name, one.key)]
     wait = rank(unranked) if rank is not None else None
     methods = _methods(workspace, cache) if boards is None else []
@@ -163,10 +170,10 @@ class _Asked:
         cls,
         workspace: Workspace,
         name: str,
-        stamps: Mapping[str, tuple[str, str, str]],
+        runs: Sequence[tuple[str, str]],
         known: dict[str, tuple[dict[str, MetricInfo], tuple[str, ...], str]],
     ) -> _Asked:
-        """Boards of the same task are told the same; `known` has what was found out, and is added to."""
+        """Its `runs` with their stamps. Boards of the same task are told the same; `known` has what was found out."""
         board = workspace.board(name)
         same = board.model_dump_json(include={"task", "template", "columns", "cases"})
         if same not in known:
@@ -174,9 +181,8 @@ class _Asked:
             infos = {name: asdict(info) for name, info in metrics.items()}
             known[same] = metrics, cases, content_hash([infos, list(cases)])
         metrics, cases, told = known[same]
-        mine = [(run, stamp) for run, (of, _, stamp) in stamps.items() if of == board.name]
-        key = content_hash([code_hash(), board.model_dump(mode="json"), told, mine])
-        return cls(board, metrics, cases, tuple(run for run, _ in mine), key)
+        key = content_hash([code_hash(), board.model_dump(mode="json"), told, runs])
+        return cls(board, metrics, cases, tuple(run for run, _ in runs), key)
 
 
 def _board(workspace: Workspace, store: Store, cache: Cache, asked: _Asked) -> BoardPage:

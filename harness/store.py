@@ -128,14 +128,15 @@ class Store:
             known.setdefault(run_id, []).append(tuple(seen))
         found, shadowed = find_records(self._roots)
         changed = {r for r, seen in known.items() if any(s != stamp(s[0]) for s in seen)}
-        moved = {r for r, path in found.items() if str(path) not in {s[0] for s in known.get(r, [])}}
+        moved = {r for r, path in found.items() if all(s[0] != str(path) for s in known.get(r, ()))}
         todo = tuple(sorted((changed | moved) & set(found)))
         gone = tuple(sorted(set(known) - set(found)))
         if todo or gone or compared != {stamp(p) for p in comparisons.find(self._roots).values()}:
             self._ingest([found[run_id] for run_id in todo], gone)
             with self._reading() as connection:
                 count, absent = state(connection)
-        removed = tuple(run_id for run_id in gone if run_id in {r[0] for r in runs})
+        stored = {run_id for run_id, *_ in runs}
+        removed = tuple(run_id for run_id in gone if run_id in stored)
         return StoreReport(count, _without(todo, absent), removed, (*absent, *shadowed))
 
     @contextlib.contextmanager

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from harness.comparetables import Compared
 from harness.overall import Standing
@@ -18,6 +18,7 @@ from harness.types import MetricInfo, Trajectory
 if TYPE_CHECKING:
     import pyarrow as pa
 
+T = TypeVar("T")
 Files = dict[str, str | bytes]
 """Content by path in the site."""
 
@@ -103,6 +104,12 @@ class Site:
     stamps: Mapping[str, str] = field(default_factory=dict)
     year: str = ""
     title: str = "uharness"
+
+
+def of_runs(found: Mapping[str, T], run_ids: Sequence[str]) -> Mapping[str, T]:
+    """What is known of some runs; read together where it is read as it is asked for."""
+    many: Callable[[Sequence[str]], Mapping[str, T]] | None = getattr(found, "many", None)
+    return found if many is None else many(run_ids)
 
 
 @dataclass(frozen=True)

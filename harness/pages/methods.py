@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 from jinja2 import Environment
 
 from harness.markup import page, slug
-from harness.pages.boards import Line, key_of, lines_of
+from harness.pages.boards import anchor, key_of
 from harness.pages.content import BoardPage, Files, MethodPage, Site
 from harness.pages.downloads import files
 from harness.pages.words import paper_bibtex
-from harness.tables import TableRow
+from harness.tables import Cell, TableRow
 
 GOALS = {
     "remove": "remove what training on the rows contributed",
@@ -47,6 +47,15 @@ def _named(row: TableRow, known: Mapping[str, MethodPage]) -> list[MethodPage]:
     return [selector, inner, both]
 
 
+@dataclass(frozen=True)
+class Place:
+    """A row of a method on a board: what the board ranks by, and where the entry's runs are listed."""
+
+    row: TableRow
+    cell: Cell
+    anchor: str
+
+
 def rows_of(method: MethodPage, boards: Iterable[BoardPage]) -> list[tuple[BoardPage, list[TableRow]]]:
     """A method's rows on each board that has any; a selector's with every base method."""
     start = f"{method.name}:"
@@ -64,9 +73,10 @@ def method_files(
     """A method's page, and its rows for other programs."""
     name = slug(method.name)
     cited = method.parts[0] if method.parts else (method.name, method.title)
-    shown: list[tuple[BoardPage, int, list[Line]]] = [
-        (board, key_of(board.table), lines_of(board.table, rows)) for board, rows in found
-    ]
+    shown = [
+        (board, board.table.columns[key], [Place(row, row.cells[key], anchor(row)) for row in rows])
+        for board, rows in found for key in (key_of(board.table),)
+    ]  # fmt: skip
     html = page(
         env, "method.html", "../", method=method, found=shown, goal=GOALS.get(method.goal, method.goal),
         cite=paper_bibtex(*cited, method.paper, method.authors),

@@ -13,7 +13,7 @@ from markupsafe import Markup, escape
 
 from harness.charts import line_chart
 from harness.markup import breakable, clean, cut, data_block, num, page, slug
-from harness.pages.content import BoardPage, Files, Site
+from harness.pages.content import BoardPage, Files, Site, of_runs
 from harness.pages.downloads import csv_text, files_of, lines_of, parquet, script
 from harness.pages.words import budget_text, command, run_bibtex
 from harness.recordfiles import record_json
@@ -70,8 +70,9 @@ def _columns(rows: Sequence[Mapping[str, Any]] | pa.Table) -> dict[str, Sequence
 def curve_files(site: Site, board: str, runs: Sequence[str]) -> Files:
     """The curves of a board's runs: a line a run, check and metric, as the database has them."""
     lines: list[tuple[Any, ...]] = []
+    curves = of_runs(site.trajectories, runs)
     for run in runs:
-        curve = site.trajectories.get(run)
+        curve = curves.get(run)
         if curve is not None:
             at = zip(
                 itertools.count(),
