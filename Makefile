@@ -48,7 +48,7 @@ test-vllm: $(VLLM)/ready
 benchmarks: install
 	for f in benchmarks/*.py; do echo "== $$f"; $(BIN)/python $$f || exit 1; done
 
-# minutes to an hour: rebuilds every built-in model from nothing and checks it; the last output is docs/soak.txt
+# minutes to an hour: rebuilds every built-in model from nothing and checks it
 soak: install
 	$(BIN)/uharness mini build --out build/mini
 	$(BIN)/uharness mini check --folder build/mini
