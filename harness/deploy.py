@@ -18,7 +18,8 @@ from pathlib import Path
 from typing import IO
 
 from harness.errors import InputError, StoreError
-from harness.site import MARK, is_site, read_parts, refuse_foreign, replacing
+from harness.site import refuse_foreign, replacing
+from harness.siteparts import MARK, is_site, read_parts
 
 NO_JEKYLL = ".nojekyll"
 """Tells GitHub Pages to serve the files as they are, those that begin with `_` too."""

@@ -13,8 +13,9 @@ from pathlib import Path
 from harness.errors import StoreError
 from harness.pages.content import Part, Site
 from harness.render import parts
-from harness.site import Draft, Kept, read_static, replacing
+from harness.site import Draft, read_static, replacing
 from harness.sitecontent import code_hash, collect
+from harness.siteparts import Kept
 from harness.store import Store
 from harness.workspace import Workspace
 

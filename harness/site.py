@@ -1,8 +1,4 @@
-"""A built site as a folder: written beside the old one and swapped in whole, with what has not changed taken over.
-
-Each site has a file `MARK` that lists the parts it was made from: a part's name, its key (the same key means the same
-files) and the sizes of its files. The list is in the folder itself, so that it can never tell of another one.
-"""
+"""A built site as a folder: written beside the old one and swapped in whole, with what has not changed taken over."""
 
 from __future__ import annotations
 
@@ -12,7 +8,6 @@ import errno
 import fcntl
 import hashlib
 import io
-import json
 import os
 import re
 import shutil
@@ -23,21 +18,11 @@ from dataclasses import dataclass, field
 from pathlib import Path, PurePosixPath
 
 from harness.errors import InputError, StoreError
+from harness.siteparts import MARK, Kept, is_site, numbers_in, read_parts, write_list
 
-MARK = ".built-by-uharness"
-"""A file in every built site: only a folder that has it, or an empty one, is replaced."""
-FORMAT = 1
 WAIT_S = 120.0
 """How long to wait for another build of a site in the same folder."""
 _HERE, _EXCHANGE = -100, 2  # AT_FDCWD, RENAME_EXCHANGE of linux/fs.h
-
-
-@dataclass(frozen=True)
-class Kept:
-    """A part of a site as it lies in a folder: its key, and the size in bytes of each of its files."""
-
-    key: str
-    files: Mapping[str, int]
 
 
 def read_static(folder: Path) -> dict[str, bytes]:
@@ -47,66 +32,6 @@ def read_static(folder: Path) -> dict[str, bytes]:
         for path in sorted(folder.rglob("*"))
         if path.is_file() and not path.name.startswith(".")
     }
-
-
-def is_site(folder: Path) -> bool:
-    """Whether a folder was built here."""
-    return (folder / MARK).is_file()
-
-
-def read_parts(
-    folder: Path, seen: dict[str, tuple[int, int]] | None = None, numbers: Mapping[str, int] | None = None
-) -> dict[str, Kept]:
-    """The parts of a built site whose files are all as they were made; none where there is no site.
-
-    Args:
-        folder: of the site.
-        seen: number (inode) and size of files by path, found whole in another folder: those are not looked at again
-            where they are the same file here, a link. Is given what is found here.
-        numbers: those of the files here.
-    """
-    mark = folder / MARK
-    try:
-        made = mark.stat().st_mtime_ns
-        told = json.loads(mark.read_bytes())
-        if told["format"] != FORMAT:
-            return {}
-        parts = {name: Kept(part["key"], part["files"]) for name, part in told["parts"].items()}
-    except (OSError, ValueError, TypeError, KeyError, AttributeError):
-        return {}
-    seen = {} if seen is None else seen
-    links = {name for name, number in (numbers or {}).items() if seen.get(name, (0, 0))[0] == number}
-    return {name: part for name, part in parts.items() if _untouched(folder, part, made, seen, links)}
-
-
-def _untouched(
-    folder: Path, part: Kept, made: int, seen: dict[str, tuple[int, int]], links: Collection[str]
-) -> bool:
-    """Files are written before the mark; one that is younger was changed by hand."""
-    for name, size in part.files.items():
-        if name in links and seen[name][1] == size:
-            continue
-        try:
-            stat = os.stat(f"{folder}/{name}")  # noqa: PTH116 - a Path a file doubles the time of 60,000 files
-        except OSError:
-            return False
-        if stat.st_size != size or stat.st_mtime_ns > made:
-            return False
-        seen[name] = stat.st_ino, size
-    return True
-
-
-def _numbers(folder: Path) -> Iterator[tuple[str, int]]:
-    """All files with their numbers (inodes), which a folder tells without a look at the file."""
-    left = [""]
-    while left:
-        at = left.pop()
-        with os.scandir(folder / at) as entries:
-            for entry in entries:
-                if entry.is_dir(follow_symlinks=False):
-                    left.append(f"{at}{entry.name}/")
-                else:
-                    yield f"{at}{entry.name}", entry.inode()
 
 
 def write_files(files: Mapping[str, str | bytes], folder: Path) -> dict[str, int]:
@@ -190,10 +115,8 @@ class Draft:
         return self.parts == self.before and is_site(self.old)
 
     def mark(self) -> None:
-        """Writes the list of parts; the last file of a site."""
-        parts = {n: {"key": p.key, "files": p.files} for n, p in sorted(self.parts.items())}
-        text = json.dumps({"format": FORMAT, "parts": parts}) + "\n"
-        (self.folder / MARK).write_text(text)
+        """Writes the list of parts, the last file of a site."""
+        write_list(self.folder, self.parts)
         for path in self._left:
             with contextlib.suppress(OSError):  # most are not empty; the site's own has the list
                 os.removedirs(self.folder / path)
@@ -239,7 +162,7 @@ def replacing(folder: Path, *, spare: bool = False) -> Iterator[Draft]:
             kept = folder.with_name(f".{folder.name}.before")
             seen: dict[str, tuple[int, int]] = {}
             before = read_parts(folder, seen)
-            numbers = dict(_numbers(kept)) if spare and is_site(kept) else {}
+            numbers = dict(numbers_in(kept)) if spare and is_site(kept) else {}
             there = read_parts(kept, seen, numbers) if numbers else {}
             if not there:
                 shutil.rmtree(kept, ignore_errors=True)
@@ -264,12 +187,18 @@ def replacing(folder: Path, *, spare: bool = False) -> Iterator[Draft]:
 
 
 def _twin(folder: Path, kept: Path, parts: Mapping[str, Kept]) -> None:
-    """Leaves links to the first site's files beside it, so that the second is made as quickly as all later ones."""
-    kept.mkdir()
-    twin = Draft(kept, folder, parts)
-    for name in parts:
-        twin.keep(name)
-    twin.mark()
+    """Leaves links to the first site's files beside it, so that the second is made as quickly as all later ones.
+
+    The site is in its place already: where there is no room for a twin, the second is made more slowly.
+    """
+    try:
+        kept.mkdir()
+        twin = Draft(kept, folder, parts)
+        for name in parts:
+            twin.keep(name)
+        twin.mark()
+    except OSError:
+        shutil.rmtree(kept, ignore_errors=True)
 
 
 def refuse_foreign(folder: Path) -> None:

@@ -11,7 +11,7 @@ from urllib.parse import unquote, urlsplit
 
 from harness.errors import InputError
 from harness.recordcheck import Finding
-from harness.site import MARK, is_site
+from harness.siteparts import MARK, is_site
 
 PAGE_KB = 300
 """What a board's page may weigh with its style and what it loads at once, gzipped, in kB (1000 bytes)."""

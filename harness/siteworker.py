@@ -21,7 +21,8 @@ from typing import Any
 
 from harness.errors import StoreError
 from harness.pages.content import Part
-from harness.site import Draft, Kept, write_files
+from harness.site import Draft, write_files
+from harness.siteparts import Kept
 from harness.store import Store
 from harness.workspace import Workspace
 
@@ -77,15 +78,10 @@ class Crew(contextlib.AbstractContextManager["Crew"]):
 
         def collect(workers: Sequence[subprocess.Popen[str]]) -> None:
             for worker in workers:
-                if worker in self._busy:
-                    files = self._answer(worker)["files"]
-                    done.update(
-                        {
-                            p.name: Kept(p.key, files[p.name])
-                            for p in self._busy.pop(worker)
-                            if p.name in files
-                        }
-                    )
+                files = self._answer(worker)["files"] if worker in self._busy else {}
+                for part in self._busy.pop(worker, ()):
+                    if part.name in files:
+                        done[part.name] = Kept(part.key, files[part.name])
                 if left:
                     self._busy[worker] = share()
                     keys = {part.name: part.key for part in self._busy[worker]}

@@ -85,7 +85,7 @@ LEVELS = [
         "preflight",
         "robustness",
     },
-    {"loop", "edits", "select", "ingest", "store", "curves", "markup", "charts", "site"},
+    {"loop", "edits", "select", "ingest", "store", "curves", "markup", "charts", "siteparts", "site"},
     {
         "session",
         "earlier",

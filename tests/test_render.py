@@ -30,7 +30,8 @@ from harness.pages.words import bibtex, command, paper_bibtex
 from harness.rank import rank
 from harness.recordtables import rows_table, trajectory_table
 from harness.render import BoardPage, MethodPage, Site, budget_text, parts, render_site, stop_text
-from harness.site import MARK, read_static, write_site
+from harness.site import read_static, write_site
+from harness.siteparts import MARK
 from harness.specs import Board, Budget, RunRecord, ScoreRecord, Stop, TaskRef
 from harness.store import Store
 from harness.types import MetricInfo, Score, Trajectory

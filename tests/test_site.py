@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import itertools
 import json
 import os
@@ -25,8 +26,9 @@ from harness.pages.content import Part
 from harness.recordcheck import check_records
 from harness.recordfiles import record_json, write_files
 from harness.recordtables import rows_table, trajectory_table
-from harness.site import MARK, write_site
+from harness.site import write_site
 from harness.sitecheck import check_site
+from harness.siteparts import MARK, read_parts
 from harness.specs import RunRecord, ScoreRecord
 from harness.store import Store
 from harness.types import Score, Trajectory
@@ -99,6 +101,18 @@ def test_the_first_site_leaves_links_that_the_second_goes_on_from(tmp_path: Path
     publish.swap_in([part("a", "2"), part("b/x", "1")], folder, spare=True)
     assert shown(folder) == {"a.html": "2", "b/x.html": "1"} and shown(spare)["a.html"] == "1"
     assert (folder / MARK).stat().st_ino != number  # the list is written last, anew
+
+
+def test_a_disk_with_no_room_for_links_still_has_its_first_site(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(*_: object) -> None:
+        raise OSError(errno.ENOSPC, "no space left on device")
+
+    monkeypatch.setattr(os, "link", full)
+    monkeypatch.setattr(shutil, "copy2", full)
+    publish.swap_in([part("a", "1")], tmp_path / "site", spare=True)
+    assert shown(tmp_path / "site") == {"a.html": "1"} and not (tmp_path / ".site.before").exists()
 
 
 @pytest.mark.parametrize("place", ["site", ".site.before"])
@@ -224,7 +238,7 @@ def test_a_reader_and_kill_9_always_find_a_whole_site(tmp_path: Path) -> None:
         process.stdout.close()
         texts = set(shown(folder).values())
         assert len(texts) == 1 and len(shown(folder)) == 120
-        assert len(site.read_parts(folder)) == 60
+        assert len(read_parts(folder)) == 60
         seen |= texts
     assert len(seen) > 1
     publish.swap_in([part("a", "1")], folder)
