@@ -38,7 +38,9 @@ def test_a_run_that_was_made_in_another_folder_is_not_made_again(
     entries = [resolve_spec(name, workspace.submissions, ready.board.settings, {}) for name in methods]
     entries = [entry for entry in entries if entry.id in there]  # others were changed since, and age by right
     assert entries
-    for spec in stages.plan_runs(session, ready, entries[0], ready.board.seeds):
+    for planned in stages.plan_runs(session, ready, entries[0], ready.board.seeds):
+        # an id of its own: this checkout may have made the run itself, which would be known by its id
+        spec = planned.model_copy(update={"run_id": "planned-elsewhere"})
         known = earlier.recorded(session, spec)
         assert known is not None
         assert (known.entry, known.case, known.seed) == (entries[0].id, spec.case, spec.seed)
